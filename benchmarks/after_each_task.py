@@ -1,12 +1,14 @@
-"""How long a step takes after each thing that dynotune does to a running program: is the process still the user's?
+"""How long a step takes after each thing that dynotune does to a running program: is the process still the
+user's?
 
-    python benchmarks/after_each_task.py [--device cuda] [--windows 4] [--window-s 1.0] [--out FILE] [-- COMMAND …]
+    python benchmarks/after_each_task.py [--device cuda] [--windows 4] [--window-s 1.0] [--out FILE] [--
+    COMMAND …]
 
-One live run of a command (by default a small GPT) is timed in windows, then carries out one task after another, with
-windows after each: a recording, a recording with stacks, a record of the allocator, and blocks of some arms. If the
-windows of a row differ from the first ones by more than these differ among themselves, the task leaves something
-behind. Two rows before any task show how much the machine itself changes. The second figure of each row is the time
-that the main thread had a core, which other programs hardly change.
+One live run of a command (by default a small GPT) is timed in windows, then carries out one task after
+another, with windows after each: a recording, a recording with stacks, a record of the allocator, and blocks
+of some arms. If the windows of a row differ from the first ones by more than these differ among themselves,
+the task leaves something behind. Two rows before any task show how much the machine itself changes. The
+second figure of each row is the time that the main thread had a core, which other programs hardly change.
 """
 
 from __future__ import annotations
@@ -37,13 +39,20 @@ from lab.tuning.programs import TRAIN
 
 RECORDED_STEPS, NUM_BLOCKS = 5, 2
 ARMS = {
-    "cuda": ["optimizer.fused=true", "precision.autocast=bf16", "compile.mode=default", "compile.mode=reduce-overhead"],
+    "cuda": [
+        "optimizer.fused=true",
+        "precision.autocast=bf16",
+        "compile.mode=default",
+        "compile.mode=reduce-overhead",
+    ],
     "cpu": ["compile.mode=default", "optimizer.fused=true"],
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--window-s", type=float, default=1.0)
@@ -52,7 +61,15 @@ def main() -> None:
     parser.add_argument("command", nargs="*")
     given = parser.parse_args()
     out = given.out or RESULTS / f"after_each_task_{given.device}.json"
-    command = given.command or [sys.executable, str(TRAIN), "gpt", "--size", "small", "--device", given.device]
+    command = given.command or [
+        sys.executable,
+        str(TRAIN),
+        "gpt",
+        "--size",
+        "small",
+        "--device",
+        given.device,
+    ]
     with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
         hidden = {} if given.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         run = RunSpec(command=command, cwd=Path.cwd(), env=os.environ | hidden, base=Path(base))
@@ -70,14 +87,19 @@ def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[d
     facts = checked_facts(run, None, progress)
     rows: list[dict[str, Any]] = []
     label = "the run that is timed after each task"
-    with machine_lock(run, progress), TaskRunner(run, progress, facts=facts, label=label, observe=True) as runner:
+    with (
+        machine_lock(run, progress),
+        TaskRunner(run, progress, facts=facts, label=label, observe=True) as runner,
+    ):
 
         def row(after: str, note: str = "") -> None:
             window_ms(runner, 0.1)  # steps that warm up again are left out
             before_ms, before = host_ms(runner)
             step_ms = [window_ms(runner, given.window_s) for _ in range(given.windows)]
             after_ms, num_steps = host_ms(runner)
-            rows.append({"after": after, "step_ms": step_ms, "host_ms": (after_ms - before_ms) / (num_steps - before)})
+            rows.append(
+                {"after": after, "step_ms": step_ms, "host_ms": (after_ms - before_ms) / (num_steps - before)}
+            )
             if note:
                 rows[-1]["note"] = note
 
@@ -121,7 +143,8 @@ def do(runner: TaskRunner, what: str, task: Callable[[int], Task]) -> str:
 
 
 def host_ms(runner: TaskRunner) -> tuple[float, int]:
-    """Return the milliseconds that the program's main thread has had a core, and the number of its steps so far.
+    """Return the milliseconds that the program's main thread has had a core, and the number of its steps so
+    far.
 
     Other programs on the same cores lengthen a step, and hardly the time that the thread itself needs.
     """

@@ -1,10 +1,12 @@
-"""What a session of torch's profiler leaves behind: seconds of a step before it and after it, on an NVIDIA GPU.
+"""What a session of torch's profiler leaves behind: seconds of a step before it and after it, on an NVIDIA
+GPU.
 
     python benchmarks/after_profiler.py [--repeats 5] [--out FILE]
 
-Each repeat starts two fresh processes, in changing order: one with TEARDOWN_CUPTI=1, one without the variable. Each
-process times steps of a small GPT before a session of the profiler, after it, and after a second session; eagerly, and
-as one CUDA graph. With the variable, CUPTI is attached anew for the second session, which `session_ms` shows.
+Each repeat starts two fresh processes, in changing order: one with TEARDOWN_CUPTI=1, one without the
+variable. Each process times steps of a small GPT before a session of the profiler, after it, and after a
+second session; eagerly, and as one CUDA graph. With the variable, CUPTI is attached anew for the second
+session, which `session_ms` shows.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def step_s(step: Callable[[], object]) -> float:
 
 
 def session(step: Callable[[], object]) -> dict[str, float]:
-    """Profile three steps; return the milliseconds that beginning and ending the session took, and its launches."""
+    """Profile three steps; return the milliseconds that beginning and ending the session took, and its
+    launches."""
     import torch
 
     profile = torch.profiler.profile()
@@ -92,7 +95,8 @@ def steps() -> dict[str, Callable[[], object]]:
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Return, for each way to run a step, its milliseconds before any session and after each of two sessions."""
+    """Return, for each way to run a step, its milliseconds before any session and after each of two
+    sessions."""
     ways = steps()
     rows = {name: {"fresh_ms": 1e3 * step_s(step)} for name, step in ways.items()}
     for number in ("first", "second"):

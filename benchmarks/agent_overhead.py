@@ -1,16 +1,17 @@
 """What the agent costs a step: blocks of the same loop with its covers on and off, in one process.
 
-    python benchmarks/agent_overhead.py [--device cuda] [--processes 3] [--pairs 100] [--tree NAME=FOLDER] [--live]
-    python benchmarks/agent_overhead.py --ranks 2 --kind train --device cuda
+    python benchmarks/agent_overhead.py [--device cuda] [--processes 3] [--pairs 100] [--tree NAME=FOLDER]
+    [--live] python benchmarks/agent_overhead.py --ranks 2 --kind train --device cuda
 
-Two processes of one program differ by more than what is to be seen here, so the covers are taken off and put back
-within one: hooks of optimizers, `__next__` of loaders, the call of the root's class. The step has been found by then
-and the window is open: what is paid is what a measured run pays. Blocks come in pairs of random order; the answer is
-the median ratio over all pairs of all processes, with the order statistics around it that hold it in 95% of cases.
+Two processes of one program differ by more than what is to be seen here, so the covers are taken off and put
+back within one: hooks of optimizers, `__next__` of loaders, the call of the root's class. The step has been
+found by then and the window is open: what is paid is what a measured run pays. Blocks come in pairs of random
+order; the answer is the median ratio over all pairs of all processes, with the order statistics around it
+that hold it in 95% of cases.
 
-With `--tree` twice, the agents of two source trees are measured in turn, on the same program with the same number of
-layers. Their difference is the median of all differences between a ratio of one and a ratio of the other (Hodges and
-Lehmann), with the interval that belongs to the Mann-Whitney test.
+With `--tree` twice, the agents of two source trees are measured in turn, on the same program with the same
+number of layers. Their difference is the median of all differences between a ratio of one and a ratio of the
+other (Hodges and Lehmann), with the interval that belongs to the Mann-Whitney test.
 """
 
 from __future__ import annotations
@@ -74,14 +75,20 @@ def seconds_of_layers(kind: str, device: str, ranks: int) -> tuple[float, float]
     return few, many
 
 
-def run_program(kind: str, device: str, num_layers: int, *, pairs: int, env: dict[str, str], ranks: int) -> str:
+def run_program(
+    kind: str, device: str, num_layers: int, *, pairs: int, env: dict[str, str], ranks: int
+) -> str:
     words = [sys.executable, *([str(RANKS), str(ranks)] if ranks > 1 else []), str(PROGRAM)]
     words += ["--kind", kind, "--device", device, "--layers", str(num_layers)]
-    done = subprocess.run([*words, "--pairs", str(pairs)], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [*words, "--pairs", str(pairs)], env=env, stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout
 
 
-def measure(tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, live: bool, ranks: int) -> Pairs:
+def measure(
+    tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, live: bool, ranks: int
+) -> Pairs:
     """Pairs of blocks of one process: seconds a step with and without the covers of that tree's agent.
 
     Args:
@@ -102,13 +109,16 @@ def measure(tree: Path, kind: str, device: str, num_layers: int, pairs: int, *, 
 
 
 def give_plan(tree: Path, folder: Path, *, live: bool) -> None:
-    """Write what that tree's agent is to do: time a window that does not end, or wait for tasks if it knows them."""
+    """Write what that tree's agent is to do: time a window that does not end, or wait for tasks if it knows
+    them."""
     plan: dict[str, Any] = {"settings": [], "seed": 0}
     if not (tree / "dynotune" / "agent" / "tasks" / "queue.py").is_file():
         plan |= {"schema": "dynotune.plan/1", "warmup_steps": 50, "window_steps": ENDLESS}
     elif live:
         plan |= {"schema": "dynotune.plan/2", "live": True}
-        (folder / "tasks.page").write_bytes(struct.pack("<8sHHII", b"DYNOTASK", 1, 0, 0, 0).ljust(4096, b"\0"))
+        (folder / "tasks.page").write_bytes(
+            struct.pack("<8sHHII", b"DYNOTASK", 1, 0, 0, 0).ljust(4096, b"\0")
+        )
     else:
         window = {"type": "time-window", "at_step": 50, "num_steps": ENDLESS}
         plan |= {"schema": "dynotune.plan/2", "tasks": [window]}
@@ -160,7 +170,9 @@ def cost(tree: str, kind: str, num_layers: int, bound: float, runs: Sequence[Pai
 
 def difference(first: Sequence[Pairs], second: Sequence[Pairs]) -> tuple[float, list[float]]:
     """What the second agent adds to the first one's cost, as a share of a step, with its 95% interval."""
-    before, after = (np.array([ratio for run in runs for ratio in log_ratios(run)]) for runs in (first, second))
+    before, after = (
+        np.array([ratio for run in runs for ratio in log_ratios(run)]) for runs in (first, second)
+    )
     added = np.sort(np.subtract.outer(after, before), axis=None)
     sizes = len(before), len(after)
     spread = math.sqrt(sizes[0] * sizes[1] * (sum(sizes) + 1) / 12)
@@ -178,7 +190,10 @@ def show(row: Row) -> None:
 
 def show_differences(first: str, rows: Sequence[Row]) -> None:
     """The summary, in points: hundredths of a step."""
-    print(f"{'kind':8s}{'ms a step':>10s}{'agent of':>10s}{first:>9s}{'itself':>9s}{'added':>9s}  95% interval, points")
+    print(
+        f"{'kind':8s}{'ms a step':>10s}{'agent of':>10s}{first:>9s}{'itself':>9s}{'added':>9s}  95% "
+        "interval, points"
+    )
     for row in rows:
         low, high = (100 * end for end in row["ci"])
         is_sure = high <= 100 * MOST_ADDED or low > 100 * MOST_ADDED
@@ -194,7 +209,9 @@ def named(text: str) -> tuple[str, Path]:
     name, equals, folder = text.partition("=")
     tree = Path(folder).resolve()
     if not name or not equals or not (tree / "dynotune" / "agent").is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is not NAME=FOLDER, a folder that holds the package dynotune")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not NAME=FOLDER, a folder that holds the package dynotune"
+        )
     return name, tree
 
 
@@ -204,13 +221,23 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=1, help="More than one exchange gradients, a GPU each.")
     parser.add_argument("--pairs", type=int, default=100, help="Pairs of blocks in each process.")
-    parser.add_argument("--kind", choices=list(TARGETS), action="append", help="Measure this alone; repeat for more.")
     parser.add_argument(
-        "--tree", type=named, action="append", metavar="NAME=FOLDER",
-        help="Folder that holds the package dynotune; repeat to compare others with the first. This one, without.",
-    )  # fmt: skip
+        "--kind", choices=list(TARGETS), action="append", help="Measure this alone; repeat for more."
+    )
     parser.add_argument(
-        "--live", action="store_true", help="While the agent waits for tasks, in place of an open window, if it can."
+        "--tree",
+        type=named,
+        action="append",
+        metavar="NAME=FOLDER",
+        help=(
+            "Folder that holds the package dynotune; repeat to compare others with the first. This one, "
+            "without."
+        ),
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="While the agent waits for tasks, in place of an open window, if it can.",
     )
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
@@ -241,7 +268,9 @@ def main() -> None:
                 of_both = {"first": rows[first]["overhead"], "added": added, "ci": ci}
                 differences.append({**rows[name], **of_both})
                 fields = ("tree", "kind", "num_layers", "added", "ci")
-                result.setdefault("differences", []).append({field: differences[-1][field] for field in fields})
+                result.setdefault("differences", []).append(
+                    {field: differences[-1][field] for field in fields}
+                )
             out.write_text(json.dumps(result, indent=1) + "\n")
     if differences:
         show_differences(first, differences)

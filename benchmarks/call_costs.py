@@ -1,9 +1,11 @@
-"""Microseconds of small calls before and after a session of torch's profiler and other things, on an NVIDIA GPU.
+"""Microseconds of small calls before and after a session of torch's profiler and other things, on an NVIDIA
+GPU.
 
     python benchmarks/call_costs.py MODE [--out FILE]
 
-A step shows what a profiler left in the process only where it waits for the host, and is noisy; a call shows it at
-once. `python`, a loop without torch, shows the pace of the host itself: compare rows in which it is the same.
+A step shows what a profiler left in the process only where it waits for the host, and is noisy; a call shows
+it at once. `python`, a loop without torch, shows the pace of the host itself: compare rows in which it is the
+same.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ ACTIVITIES = torch.profiler.ProfilerActivity
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--out", type=Path, default=RESULTS / "call_costs_cuda.json")
     given = parser.parse_args()
     calls, rows = calls_of(), []
 
     def row(after: str) -> None:
-        rows.append({"after": after, "us": {name: round(us(call, num), 3) for name, (call, num) in calls.items()}})
+        rows.append(
+            {"after": after, "us": {name: round(us(call, num), 3) for name, (call, num) in calls.items()}}
+        )
         print(given.mode, after, rows[-1]["us"], flush=True)
 
     for call, num in calls.values():

@@ -2,8 +2,9 @@
 
     python benchmarks/cublas_workspace.py [--pairs 12]
 
-Three comparisons: the variable set on a small-matrix inference program and on products of 8192 × 8192 matrices; and
-taken away from a program that builds a YOLO model, which sets it, before it runs a small transformer.
+Three comparisons: the variable set on a small-matrix inference program and on products of 8192 × 8192
+matrices; and taken away from a program that builds a YOLO model, which sets it, before it runs a small
+transformer.
 """
 
 from __future__ import annotations
@@ -37,16 +38,32 @@ def main() -> None:
         setting, program = CASES[name]
         target = args.out / f"cublas_{name}.json"
         done = subprocess.run(
-            [sys.executable, "-m", "dynotune", "compare", setting, "--pairs", args.pairs, "--json", str(target),
-             *(["--steps", args.steps] if args.steps else []),
-             "--", sys.executable, str(EXAMPLES / program), "--steps", "1000000"],
+            [
+                sys.executable,
+                "-m",
+                "dynotune",
+                "compare",
+                setting,
+                "--pairs",
+                args.pairs,
+                "--json",
+                str(target),
+                *(["--steps", args.steps] if args.steps else []),
+                "--",
+                sys.executable,
+                str(EXAMPLES / program),
+                "--steps",
+                "1000000",
+            ],
             env=env,
-        )  # fmt: skip
+        )
         if done.returncode:
             print(f"{name}: exit code {done.returncode}", flush=True)
             continue
         comparison = json.loads(target.read_text())
-        target.write_text(without_places(json.dumps({**describe(), "comparison": comparison}, indent=1)) + "\n")
+        target.write_text(
+            without_places(json.dumps({**describe(), "comparison": comparison}, indent=1)) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -3,18 +3,24 @@
     python benchmarks/data_path.py PART... [--device cuda] [--gpus 1] [--lanes 1] [--budget 480]
         [--only TEXT] [--out FILE]
 
-- attribution: 24 data sets of programs/read_samples.py; the part of a sample's time that `diagnose` finds largest, and
-  its share, against the time with and without that part, by turns; a truth whose interval is wide judges nothing.
+- attribution: 24 data sets of programs/read_samples.py; the part of a sample's time that `diagnose` finds
+  largest, and its share, against the time with and without that part, by turns; a truth whose interval is
+  wide judges nothing.
 - forecast: what `diagnose --isolate-loader` says of other decoders and workers, against `compare`.
-- decoders: a ResNet-50 on JPEG files of three sizes by 4, 8 and 16 workers; images/s as written and with each decoder.
+- decoders: a ResNet-50 on JPEG files of three sizes by 4, 8 and 16 workers; images/s as written and with each
+    decoder.
 - tune: on the same, what `tune --allow numerics` finds with decoders and without, run by turns.
-- nvjpeg: `decode_on_device` against torchvision's own call for the whole batch, and what it takes from a step.
-- cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each epoch.
-- guides: a table read row by row against arrays, and sound resampled for each item against once: diagnosed, compared.
-- padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their losses.
+- nvjpeg: `decode_on_device` against torchvision's own call for the whole batch, and what it takes from a
+    step.
+- cache: pictures drawn as they are and through a `SampleCache`, in memory and on disk; samples/s of each
+    epoch.
+- guides: a table read row by row against arrays, and sound resampled for each item against once: diagnosed,
+    compared.
+- padding: fine-tunes on lengths with 45% of padding: by length and packed, predicted and measured, and their
+    losses.
 
-Nothing that is in FILE already is run again; after the budget nothing more is begun. Forecasts and tunes are kept one
-by one, so that what a budget cuts short goes on from there.
+Nothing that is in FILE already is run again; after the budget nothing more is begun. Forecasts and tunes are
+kept one by one, so that what a budget cuts short goes on from there.
 """
 
 from __future__ import annotations
@@ -60,7 +66,9 @@ class Lane:
         """Return what the command printed; RuntimeError with the end of what it said if it failed."""
         env = {**os.environ, **({} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": str(self.gpu)})}
         pinned = ["taskset", "-c", ",".join(map(str, self.cores)), *words]
-        ran = subprocess.run(pinned, env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S, check=False)
+        ran = subprocess.run(
+            pinned, env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S, check=False
+        )
         if ran.returncode != 0:
             raise RuntimeError(without_places((ran.stderr or ran.stdout).decode(errors="replace")[-600:]))
         return ran.stdout.decode()
@@ -91,7 +99,8 @@ Job = tuple[str, Callable[[Lane], Row]]
 
 
 def remembered(given: argparse.Namespace, key: str, make: Callable[[], Row]) -> Row:
-    """Return a part of a job, made once, whatever ends the job; RuntimeError if there is no time to begin it."""
+    """Return a part of a job, made once, whatever ends the job; RuntimeError if there is no time to begin
+    it."""
     done = result_file.read(given.out).get("begun", {}).get(key)
     if done is None:
         if time.monotonic() > given.until_s:
@@ -130,7 +139,13 @@ def attributed(name: str, lane: Lane) -> Row:
         for finding in diagnosis["findings"]
         if isinstance(finding["share"], float) and finding["kind"] == "speed"
     ]
-    return {"true": true["parts"], "sample_s": true["sample_s"], "seen": shares, "num_looks": num, "findings": named}
+    return {
+        "true": true["parts"],
+        "sample_s": true["sample_s"],
+        "seen": shares,
+        "num_looks": num,
+        "findings": named,
+    }
 
 
 class Parts:
@@ -184,7 +199,10 @@ def attribution_table(rows: dict[str, Row]) -> Iterator[str]:
         notes += ["OFF"] * (not is_found) + [f"true shares add up to {total:.0%}"] * (total > 1.1)
         seen_best = f"seen {best:10} {seen[best]:4.0%}  {'' if is_near else 'OFF':3}"
         yield f"{name:26} {truth:10} {true[truth]:4.0%}  {seen_best}  {'; '.join(notes)}"
-    yield f"truth known of {known} of {len(rows)}: largest part right in {named}, its share within 10% in {near};"
+    yield (
+        f"truth known of {known} of {len(rows)}: largest part right in {named}, its share within 10% in "
+        f"{near};"
+    )
     yield f"first finding in {found}"
 
 
@@ -214,9 +232,13 @@ def forecasts(given: argparse.Namespace, size: str, workers: int, lane: Lane) ->
         answer = lane.dynotune("compare", options, program)
         return {name: answer[name] for name in ("verdict", "speedup", "ci")}
 
-    told = sorted(remembered(given, key, diagnosed)["told"], key=lambda one: not one["setting"].startswith("decode"))
+    told = sorted(
+        remembered(given, key, diagnosed)["told"], key=lambda one: not one["setting"].startswith("decode")
+    )
     told = told[: given.most]
-    answers = [remembered(given, f"{key} {one['setting']}", lambda one=one: compared(one["setting"])) for one in told]
+    answers = [
+        remembered(given, f"{key} {one['setting']}", lambda one=one: compared(one["setting"])) for one in told
+    ]
     return {"forecasts": [{**one, **answer} for one, answer in zip(told, answers, strict=True)]}
 
 
@@ -232,7 +254,10 @@ def forecast_table(rows: dict[str, Row]) -> Iterator[str]:
             is_broken = bool(one["ci"]) and one["ci"][0] > most
             num, near, broken = num + 1, near + (abs(off) <= 0.15), broken + is_broken
             note = "  BOUND BROKEN" if is_broken else ""
-            yield f"{key:20} {one['setting']:28} forecast {said:.2f}, at most {most:.2f}; {one['speedup']:.2f}{note}"
+            yield (
+                f"{key:20} {one['setting']:28} forecast {said:.2f}, at most {most:.2f}; "
+                f"{one['speedup']:.2f}{note}"
+            )
     yield f"{near} of {num} within 15%; bound broken in {broken}"
 
 
@@ -270,7 +295,9 @@ def by_decoder(given: argparse.Namespace, size: str, workers: int, lane: Lane) -
 def decoders_table(rows: dict[str, Row]) -> Iterator[str]:
     for key, row in rows.items():
         speeds = {
-            name: one["images_per_s"] for name, one in row.items() if isinstance(one, dict) and "failed" not in one
+            name: one["images_per_s"]
+            for name, one in row.items()
+            if isinstance(one, dict) and "failed" not in one
         }
         yield f"{key:20} images/s: {', '.join(f'{name} {value:.0f}' for name, value in speeds.items())}"
 
@@ -293,7 +320,10 @@ def tuned(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row
             begin = time.monotonic()
             study = lane.dynotune("tune", options, program)
             last = study["confirmed"] or next(reversed(study["within"]), {})
-            told = {name: last.get(name) for name in ("candidate_settings", "verdict", "speedup", "ci", "num_pairs")}
+            told = {
+                name: last.get(name)
+                for name in ("candidate_settings", "verdict", "speedup", "ci", "num_pairs")
+            }
             text = recipe.read_text() if recipe.is_file() else ""
             return {"took_s": time.monotonic() - begin, "recipe": text, "last": told}
 
@@ -338,7 +368,10 @@ def nvjpeg_table(rows: dict[str, Row]) -> Iterator[str]:
     for key, row in rows.items():
         for size, one in row["batches"].items():
             ours, own = one["ours"], one["own"]
-            yield f"{key:8} {size:>4} files: {ours:.0f} images/s, torchvision's call {own:.0f}: {ours / own:.0%}"
+            yield (
+                f"{key:8} {size:>4} files: {ours:.0f} images/s, torchvision's call {own:.0f}: "
+                f"{ours / own:.0%}"
+            )
         took_ms = {name: seconds * 1e3 for name, seconds in row["step"].items() if name.endswith("_s")}
         told = ", ".join(f"{name} {ms:.1f} ms" for name, ms in took_ms.items())
         yield f"{key:8} a step alone, one with decoding beside it, and decoding alone: {told}"
@@ -353,7 +386,10 @@ def padding(given: argparse.Namespace) -> Iterator[Job]:
         yield f"{model} by-length", lambda lane, model=model: padding_by_length(given, model, lane)
         yield f"{model} check_packing", lambda lane, model=model: packing_checked(given, model, lane)
         for how in ("written", "packed"):
-            yield f"{model} losses {how}", lambda lane, model=model, how=how: padding_losses(given, model, how, lane)
+            yield (
+                f"{model} losses {how}",
+                lambda lane, model=model, how=how: padding_losses(given, model, how, lane),
+            )
 
 
 def texts(given: argparse.Namespace, model: str, *words: object) -> list[str]:
@@ -366,7 +402,8 @@ def padding_speed(given: argparse.Namespace, model: str, lane: Lane) -> Row:
     if finding is None:
         raise RuntimeError("no padding-waste found")
     seen = diagnosis["observation"]["processes"][0]["loaders"][0]["padding"]
-    # The finding bounds what goes with all padding: `spare` of a step is in proportion to the tokens computed.
+    # The finding bounds what goes with all padding: `spare` of a step is in proportion to the tokens
+    # computed.
     spare = finding["share"] / seen["share"]
     left = {"by-length": (1 - seen["share"]) / (1 - seen["sorted_share"]), "packed": 1 - seen["share"]}
     predicted = {name: 1 / (1 - spare * (1 - share)) for name, share in left.items()}
@@ -385,7 +422,9 @@ def padding_by_length(given: argparse.Namespace, model: str, lane: Lane) -> Row:
 
 
 def packing_checked(given: argparse.Namespace, model: str, lane: Lane) -> Row:
-    answers = {how: lane.program(texts(given, model, "--check", how))["answer"] for how in ("mixing", "varlen")}
+    answers = {
+        how: lane.program(texts(given, model, "--check", how))["answer"] for how in ("mixing", "varlen")
+    }
     return {"check_packing": answers}
 
 
@@ -417,7 +456,10 @@ def padding_table(rows: dict[str, Row]) -> Iterator[str]:
             means = {how: statistics.mean(each) for how, each in by_how.items()}
             noise = max(statistics.stdev(each) for each in by_how.values())
             agree = "agree" if abs(means["packed"] - means["written"]) <= 2 * noise else "DIFFER"
-            yield f"{model} padded {means['written']:.4f}, packed {means['packed']:.4f}, noise {noise:.4f}: {agree}"
+            yield (
+                f"{model} padded {means['written']:.4f}, packed {means['packed']:.4f}, noise "
+                f"{noise:.4f}: {agree}"
+            )
 
 
 # Samples that are kept
@@ -437,7 +479,9 @@ def cached(given: argparse.Namespace, size: str, lane: Lane) -> Row:
         for name, root in arms.items():
             with tempfile.TemporaryDirectory(dir=root) as folder:
                 where = ("--folder", Path(folder, "samples")) if root else ()
-                epochs[name].append(lane.program(script("cached_pictures.py", *words, *where))["samples_per_s"])
+                epochs[name].append(
+                    lane.program(script("cached_pictures.py", *words, *where))["samples_per_s"]
+                )
     return {"samples_per_s": epochs}
 
 
@@ -474,12 +518,17 @@ def example(given: argparse.Namespace, kind: str, before: str, after: str, lane:
 
 def guides_table(rows: dict[str, Row]) -> Iterator[str]:
     for key, row in rows.items():
-        yield f"{key:8} {row['verdict']}, {row['speedup']} {row['ci']}; {[one['claim'] for one in row['findings']]}"
+        yield (
+            f"{key:8} {row['verdict']}, {row['speedup']} {row['ci']}; "
+            f"{[one['claim'] for one in row['findings']]}"
+        )
 
 
 # All parts
 
-PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[dict[str, Row]], Iterator[str]]]] = {
+PARTS: dict[
+    str, tuple[Callable[[argparse.Namespace], Iterator[Job]], Callable[[dict[str, Row]], Iterator[str]]]
+] = {
     "attribution": (attribution, attribution_table),
     "forecast": (forecast, forecast_table),
     "nvjpeg": (nvjpeg, nvjpeg_table),
@@ -528,11 +577,15 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--gpus", type=int, default=1, help="lanes side by side, each with a GPU of its own")
-    parser.add_argument("--lanes", type=int, default=1, help="of the CPU, side by side, each with cores of its own")
+    parser.add_argument(
+        "--lanes", type=int, default=1, help="of the CPU, side by side, each with cores of its own"
+    )
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="S")
     parser.add_argument("--only", default="", metavar="TEXT", help="keys that hold this")
     parser.add_argument("--pairs", type=int, default=3, help="of each comparison of a forecast")
@@ -545,7 +598,9 @@ def main() -> None:
     )
     parser.add_argument("--compare", default="60s", help="budget of one comparison")
     parser.add_argument("--tune", default="100s", help="budget of one tune")
-    parser.add_argument("--half", choices=("with decoders", "without"), help="make this tune alone, and keep it")
+    parser.add_argument(
+        "--half", choices=("with decoders", "without"), help="make this tune alone, and keep it"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out = given.out or RESULTS / f"data_path_{given.device}.json"

@@ -1,13 +1,13 @@
 """Compare settings of DistributedDataParallel in fresh runs, and tell the exchange that bounds their gain.
 
-    python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--blocks 4] [--time-limit 520] [--out FILE]
-    python benchmarks/ddp.py --diagnose ...
+    python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--blocks 4] [--time-limit 520] [--out
+    FILE] python benchmarks/ddp.py --diagnose ...
 
-A block is a run of the net as it is and one of each setting, in random order, and the next block in the opposite order:
-all settings share the baseline's runs. Each setting's verdict is that of its pairs, as `compare` would judge them. With
-`--diagnose` each net is diagnosed first: a gain beyond the share of a step that waits for communication, and for copies
-of buckets, would break the bound. One result grows over several calls: what is in it is not measured again, and nothing
-is begun after the time limit.
+A block is a run of the net as it is and one of each setting, in random order, and the next block in the
+opposite order: all settings share the baseline's runs. Each setting's verdict is that of its pairs, as
+`compare` would judge them. With `--diagnose` each net is diagnosed first: a gain beyond the share of a step
+that waits for communication, and for copies of buckets, would break the bound. One result grows over several
+calls: what is in it is not measured again, and nothing is begun after the time limit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ BASELINE = ""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", action="append", choices=list(NETS))
@@ -56,12 +58,16 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=40)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--diagnose", action="store_true")
-    parser.add_argument("--time-limit", type=float, default=1e9, help="seconds after which nothing more is begun")
+    parser.add_argument(
+        "--time-limit", type=float, default=1e9, help="seconds after which nothing more is begun"
+    )
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     began_s = time.monotonic()
     out = asked.out or RESULTS / f"ddp_{asked.device}.json"
-    env = os.environ | ({} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+    env = os.environ | (
+        {} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    )
     nets, settings = asked.only or list(NETS), asked.setting or list(SETTINGS)
 
     def has_time() -> bool:
@@ -81,11 +87,14 @@ def main() -> None:
         for net in nets:
             name = f"{net}, {asked.ranks} ranks"
             arms = [BASELINE, *settings]
-            # Every second block runs in the opposite order, so that each run is before and after the net as it is.
+            # Every second block runs in the opposite order, so that each run is before and after the net as
+            # it is.
             random.Random(f"{name} {block // 2}").shuffle(arms)
             arms = arms[:: -1 if block % 2 else 1]
             for arm in arms:
-                if not has_time() or arm in result_file.read(out).get("runs", {}).get(name, {}).get(str(block), {}):
+                if not has_time() or arm in result_file.read(out).get("runs", {}).get(name, {}).get(
+                    str(block), {}
+                ):
                     continue
                 with tempfile.TemporaryDirectory() as base:
                     run = RunSpec(command=commands[net], cwd=Path.cwd(), env=env, base=Path(base), seed=0)
@@ -149,9 +158,22 @@ def called(words: list[str], command: list[str], env: dict[str, str]) -> dict[st
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
-        line = [sys.executable, "-m", "dynotune", *words, "--run-dir", folder, "--json", str(file), "--", *command]
+        line = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            *words,
+            "--run-dir",
+            folder,
+            "--json",
+            str(file),
+            "--",
+            *command,
+        ]
         done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
-        told = dict(json.loads(file.read_text())) if file.is_file() else {"reason": done.stderr.strip()[-600:]}
+        told = (
+            dict(json.loads(file.read_text())) if file.is_file() else {"reason": done.stderr.strip()[-600:]}
+        )
     return told | {"wall_s": round(time.monotonic() - began_s, 1)}
 
 

@@ -1,9 +1,10 @@
-"""Do delays name the critical part? Programs whose critical part is known by construction, as `diagnose` delays them.
+"""Do delays name the critical part? Programs whose critical part is known by construction, as `diagnose`
+delays them.
 
     python benchmarks/delay_truth.py [--device cuda] [--only NAME]… [--until-s S] [--out FILE]
 
-Each program runs once; all parts that it has are delayed, also those that `diagnose` would leave out. A program counts
-as right if the critical part's slope exceeds one half and no other part's does.
+Each program runs once; all parts that it has are delayed, also those that `diagnose` would leave out. A
+program counts as right if the critical part's slope exceeds one half and no other part's does.
 """
 
 from __future__ import annotations
@@ -47,10 +48,14 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=tuple(CASES), default="cpu")
     parser.add_argument("--only", action="append")
-    parser.add_argument("--until-s", type=float, default=math.inf, help="begin no program after so many seconds")
+    parser.add_argument(
+        "--until-s", type=float, default=math.inf, help="begin no program after so many seconds"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out, until_s = given.out or RESULTS / f"delay_truth_{given.device}.json", time.monotonic() + given.until_s
@@ -90,7 +95,11 @@ def tested(critical: str, step_ms: float, device: str) -> dict[str, Any]:
 def parts(critical: str, device: str) -> list[Delay]:
     found = [Delay(part="host"), Delay(part="loader")]
     if device == "cuda":
-        found += [Delay(part="device"), Delay(part="transfer")] if critical == "transfer" else [Delay(part="device")]
+        found += (
+            [Delay(part="device"), Delay(part="transfer")]
+            if critical == "transfer"
+            else [Delay(part="device")]
+        )
     if critical == "function":
         lines = PROGRAM.read_text().splitlines()
         line = next(number for number, text in enumerate(lines, 1) if text.startswith("def prepared"))
@@ -105,7 +114,10 @@ def show(rows: dict[str, Any]) -> None:
             f"{one['part']} {one['slope']:5.2f} ({one['ci'][0]:.2f}, {one['ci'][1]:.2f})" for one in tests
         )
         wall_s = row.get("delays", {}).get("wall_s", 0.0)
-        print(f"{name:14} {'right' if row['right'] else 'WRONG':6} {wall_s:5.1f} s  {slopes}  {row.get('failed', '')}")
+        print(
+            f"{name:14} {'right' if row['right'] else 'WRONG':6} {wall_s:5.1f} s  {slopes}  "
+            f"{row.get('failed', '')}"
+        )
     print(f"{sum(row['right'] for row in rows.values())} of {len(rows)} right", flush=True)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/detector.py --device cuda [--only throughput latency serve soak agreement] [--again]
 
-Needs ultralytics (from the registry; AGPL-3.0, which is why only benchmarks name it). Sections that stand in the result
-are not run again.
+Needs ultralytics (from the registry; AGPL-3.0, which is why only benchmarks name it). Sections that stand in
+the result are not run again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def throughput(bench: Bench) -> dict[str, Any]:
         arms: dict[str, Callable[[], int]] = {"predict": predict, "stream": stream}
         for half in (False, True) if bench.cuda else (False,):
             ultralytics = bench.ultralytics(batch, half)
-            arms[f"ultralytics {'half' if half else 'fp32'}"] = lambda ultralytics=ultralytics, batch=batch: sum(
-                len(ultralytics(part)) for part in groups(bench.frames, batch)
+            arms[f"ultralytics {'half' if half else 'fp32'}"] = lambda ultralytics=ultralytics, batch=batch: (
+                sum(len(ultralytics(part)) for part in groups(bench.frames, batch))
             )
         values: dict[str, list[float]] = {name: [] for name in arms}
         for arm in arms.values():
@@ -107,14 +107,17 @@ def throughput(bench: Bench) -> dict[str, Any]:
             "rounds": values,
             "over_ultralytics": {name: best / rate for name, rate in others.items()},
             "limits_images_per_s": bounds,
-            "stream_over_limit": {kind: middle["stream"] / min(those.values()) for kind, those in bounds.items()},
+            "stream_over_limit": {
+                kind: middle["stream"] / min(those.values()) for kind, those in bounds.items()
+            },
             "detector": stats_of(detector),
         }
     return found
 
 
 def limits(bench: Bench, batch: int) -> dict[str, dict[str, float]]:
-    """What each part alone allows, images a second: with whole frames, and with the rows of them that are read."""
+    """What each part alone allows, images a second: with whole frames, and with the rows of them that are
+    read."""
     whole = torch.from_numpy(bench.frames[0])
     rows = rows_read(place(tuple(whole.shape[:2]), (bench.sizes["imgsz"], bench.sizes["imgsz"])))
     kinds = {"whole frames": whole} | ({} if rows is None else {"rows that are read": whole[rows]})
@@ -167,7 +170,8 @@ def uploaded_bytes_per_s() -> float:
 
 
 def latency(bench: Bench) -> dict[str, Any]:
-    """Each frame's time at batch 1 beside that of the bare forward, in alternating blocks; what it allocates."""
+    """Each frame's time at batch 1 beside that of the bare forward, in alternating blocks; what it
+    allocates."""
     detector, num, forward = bench.detector(1), bench.sizes["latency"], bench.forward(1)
     frames = [bench.frames[at % len(bench.frames)] for at in range(num)]
 
@@ -209,8 +213,8 @@ def latency(bench: Bench) -> dict[str, Any]:
 def beside(ours: list[float], alone: list[float], length: int) -> dict[str, Any]:
     """What is said of both, measured in alternating blocks of `length`.
 
-    A block's first frame finds threads asleep and caches cold. It stands by itself: of blocks of a hundred it would be
-    just the slowest hundredth, and p99 the time after a pause.
+    A block's first frame finds threads asleep and caches cold. It stands by itself: of blocks of a hundred it
+    would be just the slowest hundredth, and p99 the time after a pause.
     """
     quantiles_of = {"predict": quantiles(ours), "bare_forward": quantiles(alone)}
     ratio = {name: q["p99_s"] / q["p50_s"] for name, q in quantiles_of.items()}
@@ -249,7 +253,9 @@ def agreement(bench: Bench) -> dict[str, Any]:
     before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     frames = bench.frames[:16]
     try:
-        theirs = [result.boxes.data.cpu() for frame in frames for result in bench.ultralytics(1, False)([frame])]
+        theirs = [
+            result.boxes.data.cpu() for frame in frames for result in bench.ultralytics(1, False)([frame])
+        ]
         ours = [one.rows for one in bench.detector(1, False).predict(frames)]
     finally:
         torch.backends.cudnn.allow_tf32 = before
@@ -316,7 +322,8 @@ def show(kept: dict[str, Any]) -> None:
         )
     if one := kept.get("agreement"):
         print(
-            f"agreement {one['num_matched']} of Ultralytics' {one['num_ultralytics']} boxes found in float32, "
+            f"agreement {one['num_matched']} of Ultralytics' {one['num_ultralytics']} boxes found in "
+            "float32, "
             f"ours {one['num_ours']}"
         )
 

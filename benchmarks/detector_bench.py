@@ -1,7 +1,8 @@
-"""What the measurements of the detector stand on: frames, a model that finds boxes in them, and both sides built.
+"""What the measurements of the detector stand on: frames, a model that finds boxes in them, and both sides
+built.
 
-Weights are YOLO11n's shape with random values, its BatchNorms fitted to the frames and its class biases moved until
-about 300 boxes a frame score above 0.25: so suppression has work, and both sides have the same.
+Weights are YOLO11n's shape with random values, its BatchNorms fitted to the frames and its class biases moved
+until about 300 boxes a frame score above 0.25: so suppression has work, and both sides have the same.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Bench:
         return self._detectors[batch, half]
 
     def forward(self, batch: int) -> Callable[[], Any]:
-        """One captured forward alone of the same model, shape and precision as the detector's, its output lent."""
+        """One captured forward alone of the same model, shape and precision as the detector's, its output
+        lent."""
         if batch not in self._forwards:
             at = place(self.sizes["frame"], (self.sizes["imgsz"], self.sizes["imgsz"]))
             engine = Engine(
@@ -84,7 +86,12 @@ class Bench:
             yolo.model.eval()
             self._yolos[batch, half] = yolo
         yolo = self._yolos[batch, half]
-        options = {"imgsz": self.sizes["imgsz"], "device": 0 if self.cuda else "cpu", "batch": batch, "verbose": False}
+        options = {
+            "imgsz": self.sizes["imgsz"],
+            "device": 0 if self.cuda else "cpu",
+            "batch": batch,
+            "verbose": False,
+        }
         if half:
             options["half"] = True
         return lambda frames: yolo.predict(frames, **options)
@@ -110,7 +117,9 @@ def planted(frames: list[np.ndarray], imgsz: int, device: str) -> torch.nn.Modul
     model = YOLO("yolo11n.yaml", verbose=False).model.to(device)
     at = place(frames[0].shape[:2], (imgsz, imgsz))
     images = torch.empty(len(frames), 3, at.height, at.width, device=device)
-    Letterbox(at, torch.device(device), swap_channels=True)(torch.from_numpy(np.stack(frames)).to(device), images)
+    Letterbox(at, torch.device(device), swap_channels=True)(
+        torch.from_numpy(np.stack(frames)).to(device), images
+    )
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
@@ -140,7 +149,8 @@ def per_second(work: Callable[[], int]) -> float:
 def quantiles(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     return {
-        f"p{share:g}_s": ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))] for share in (50, 99, 99.9)
+        f"p{share:g}_s": ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))]
+        for share in (50, 99, 99.9)
     }
 
 

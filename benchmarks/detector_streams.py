@@ -13,7 +13,8 @@ from detector_bench import Bench, memory, quantiles, stats_of
 
 
 def serve(bench: Bench) -> dict[str, Any]:
-    """Cameras at a steady rate, one that stalls in the middle and one that dies; what is lost, late, out of order."""
+    """Cameras at a steady rate, one that stalls in the middle and one that dies; what is lost, late, out of
+    order."""
     sizes = bench.sizes
     powers = tuple(2**power for power in range(int(math.log2(sizes["max_batch"])) + 1))
     detector = bench.detector(powers if bench.cuda else sizes["max_batch"])

@@ -1,27 +1,29 @@
-"""How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
+"""How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with
+none.
 
-    python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 | --draw SEED]
-        [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER]
-        [--replay FOLDER [--record FOLDER]] [--out FILE]
+    python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 | --draw
+        SEED] [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER] [--replay FOLDER
+        [--record FOLDER]] [--out FILE]
 
-Each program of lab/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
-were written without knowledge of the rules. Of each:
+Each program of lab/faults is diagnosed as a user would, in processes of their own. The programs and what they
+plant were written without knowledge of the rules. Of each:
 
 - **found**: a planted id is among the findings, or one of them names it as explained by itself;
 - **first**: it is the first finding;
-- **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
+- **false**: findings of medium severity or above that the program neither plants nor, by its own manifest,
+    implies.
 
-`--programs` takes programs of another hand in place of these: its manifest.json is a list of objects with `name`,
-`program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted, `args`, `env` and
-`stdin`, a text. Where that hand has words of its own, a words.json beside it gives for each the ids that mean it.
-`--fixed` runs them with `--fixed`, as programs that plant nothing.
-`--sources` takes the published programs of public.py, in which nobody planted anything: their findings are for readers.
-`--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need two GPUs.
-`--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
-count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
-`--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules, without running anything,
-and `--record` writes what it judged, without the traces: tests/faults/recorded was made so.
-What is in FILE already is not run again.
+`--programs` takes programs of another hand in place of these: its manifest.json is a list of objects with
+`name`, `program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted,
+`args`, `env` and `stdin`, a text. Where that hand has words of its own, a words.json beside it gives for each
+the ids that mean it. `--fixed` runs them with `--fixed`, as programs that plant nothing. `--sources` takes
+the published programs of public.py, in which nobody planted anything: their findings are for readers.
+`--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need
+two GPUs. `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes:
+it does not count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each
+other's figures. `--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules,
+without running anything, and `--record` writes what it judged, without the traces: tests/faults/recorded was
+made so. What is in FILE already is not run again.
 """
 
 from __future__ import annotations
@@ -104,7 +106,11 @@ def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iter
         for dose in (None,) if clean else tuple(fault.doses) or (None,):
             if doses is None or dose is None or dose in doses or len(fault.doses) == 1:
                 start = [*(fault.launcher or [sys.executable]), str(manifest.PROGRAMS / fault.program)]
-                options = [*([] if dose is None else ["--dose", str(dose)]), "--device", device.removesuffix("-x2")]
+                options = [
+                    *([] if dose is None else ["--dose", str(dose)]),
+                    "--device",
+                    device.removesuffix("-x2"),
+                ]
                 yield Case(
                     name=name,
                     device=device,
@@ -169,14 +175,30 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
         env["CUDA_VISIBLE_DEVICES"] = str(gpu)
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        ours = [sys.executable, "-m", "dynotune", "diagnose", "--no-lock", "--json", "-", "--run-dir", folder, "--"]
+        ours = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "diagnose",
+            "--no-lock",
+            "--json",
+            "-",
+            "--run-dir",
+            folder,
+            "--",
+        ]
         words = ["taskset", "-c", ",".join(map(str, cores)), *ours, *case.command]
         typed = Path(folder, "stdin")
         typed.write_text(case.stdin or "")
         try:
             with typed.open() as stdin:
                 ran = subprocess.run(
-                    words, env=env, cwd=case.cwd or folder, stdin=stdin, capture_output=True, timeout=DEADLINE_S
+                    words,
+                    env=env,
+                    cwd=case.cwd or folder,
+                    stdin=stdin,
+                    capture_output=True,
+                    timeout=DEADLINE_S,
                 )
         except subprocess.TimeoutExpired:
             return {"failed": f"took longer than {DEADLINE_S} s"}
@@ -192,7 +214,8 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
 
 
 def replayed(case: Case, folder: Path, record: Path | None) -> Row:
-    """What today's rules say of a kept observation, and today's reading of the traces that were kept with it."""
+    """What today's rules say of a kept observation, and today's reading of the traces that were kept with
+    it."""
     kept = folder / f"{case.key}.json.gz"
     if not kept.is_file():
         return {"failed": "no observation was kept"}
@@ -263,7 +286,8 @@ def judged(case: Case, row: Row, own_doing: set[str]) -> Row:
 
 
 def summary(rows: dict[str, Row]) -> Row:
-    """Recall over planted faults, how often the first finding is one, precision over findings of medium and above."""
+    """Recall over planted faults, how often the first finding is one, precision over findings of medium and
+    above."""
     ran = [row for row in rows.values() if "planted" in row]
     planted = [row for row in ran if row["planted"]]
     num_planted = sum(len(row["planted"]) for row in planted)
@@ -299,12 +323,20 @@ def show(rows: dict[str, Row]) -> None:
             last = (row["failed"].strip().splitlines() or [""])[-1]
             print(f"{key:42} FAILED {last[:100]}")
             continue
-        listed = [f"{f['id']} {'?' if f['share'] is None else format(f['share'], '.0%')}" for f in row["findings"][:3]]
-        marks = next((name for name in ("first", "found", "planted") if row.get(name)), "").replace("planted", "MISSED")
+        listed = [
+            f"{f['id']} {'?' if f['share'] is None else format(f['share'], '.0%')}"
+            for f in row["findings"][:3]
+        ]
+        marks = next((name for name in ("first", "found", "planted") if row.get(name)), "").replace(
+            "planted", "MISSED"
+        )
         false = f"  FALSE {', '.join(row['false'])}" if row.get("false") else ""
         print(f"{key:42} {marks:6} {', '.join(listed)}{false}")
     total = summary(rows)
-    percent = {name: "-" if total[name] is None else f"{total[name]:.1%}" for name in ("recall", "first", "precision")}
+    percent = {
+        name: "-" if total[name] is None else f"{total[name]:.1%}"
+        for name in ("recall", "first", "precision")
+    }
     print(
         f"{total['num_programs']} programs, {total['num_failed']} failed; recall {percent['recall']}, first "
         f"{percent['first']}, precision {percent['precision']}; {total['false_on_clean']} false alarms on "
@@ -313,7 +345,9 @@ def show(rows: dict[str, Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda", "cuda-x2"), default="cpu")
     parser.add_argument("--gpu", action="store_const", const="cuda", dest="device", help="as --device cuda")
     parser.add_argument("--only", action="append", default=[])
@@ -327,13 +361,17 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further program after it")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="begin no further program after it"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.keep:
         given.keep.mkdir(parents=True, exist_ok=True)
     out = given.out or RESULTS / f"diagnosis_accuracy_{given.device}.json"
-    rows: dict[str, Row] = json.loads(out.read_text())["programs"] if out.is_file() and not given.replay else {}
+    rows: dict[str, Row] = (
+        json.loads(out.read_text())["programs"] if out.is_file() and not given.replay else {}
+    )
     shared = given.device == "cuda" and given.lanes > given.gpus
     own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 or given.replay else set()
     own_doing |= {"gpu-shared"} if shared else set()
@@ -359,7 +397,11 @@ def main() -> None:
             return
         own = free.get()
         try:
-            row = replayed(case, given.replay, given.record) if given.replay else diagnosed(case, *own, given.keep)
+            row = (
+                replayed(case, given.replay, given.record)
+                if given.replay
+                else diagnosed(case, *own, given.keep)
+            )
         finally:
             free.put(own)
         rows[case.key] = judged(case, row, own_doing)

@@ -1,13 +1,15 @@
-"""Whether `compare` confirms what `diagnose` suggests: findings that claim much and name a setting, each tried.
+"""Whether `compare` confirms what `diagnose` suggests: findings that claim much and name a setting, each
+tried.
 
     python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1]
         [--draw SEED] [--out FILE]
 
-DIAGNOSED is a result of diagnosis_accuracy.py. Of each finding with a share above a tenth of the step and candidate
-settings, the first value of each candidate knob is set, all together, and compared with the program as it is, in the
-same dose. `--draw` takes them in an order by lot, so that those within `--budget-s` stand for all.
-The finding is confirmed where the verdict is `faster`. The bound is kept where the gain, 1 - 1/speedup, is no more
-than the share that was claimed, as far as the interval tells. What is in FILE already is not run again.
+DIAGNOSED is a result of diagnosis_accuracy.py. Of each finding with a share above a tenth of the step and
+candidate settings, the first value of each candidate knob is set, all together, and compared with the program
+as it is, in the same dose. `--draw` takes them in an order by lot, so that those within `--budget-s` stand
+for all. The finding is confirmed where the verdict is `faster`. The bound is kept where the gain, 1 -
+1/speedup, is no more than the share that was claimed, as far as the interval tells. What is in FILE already
+is not run again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Row = dict[str, Any]
 
 
 def claims(diagnosed: dict[str, Row], device: str) -> Iterator[tuple[Case, Row]]:
-    """Findings that claim more than a tenth of the step and name settings, with the program they were found in."""
+    """Findings that claim more than a tenth of the step and name settings, with the program they were found
+    in."""
     for case in cases(device, None, ()):
         row = diagnosed.get(case.key, {})
         for finding in row.get("findings", []):
@@ -53,10 +56,21 @@ def compared(case: Case, finding: Row, cores: Sequence[int], gpu: int | None, pa
     for setting in finding["candidates"]:
         first.setdefault(setting.partition("=")[0], setting)
     with tempfile.TemporaryDirectory() as folder:
-        ours = [sys.executable, "-m", "dynotune", "compare", *first.values(), "--no-lock", "--pairs", str(pairs)]
+        ours = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "compare",
+            *first.values(),
+            "--no-lock",
+            "--pairs",
+            str(pairs),
+        ]
         words = ["taskset", "-c", ",".join(map(str, cores)), *ours, "--json", "-", "--run-dir", folder, "--"]
         try:
-            ran = subprocess.run([*words, *case.command], env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S)
+            ran = subprocess.run(
+                [*words, *case.command], env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S
+            )
         except subprocess.TimeoutExpired:
             return {"failed": f"took longer than {DEADLINE_S} s"}
     if ran.returncode != 0:
@@ -87,18 +101,25 @@ def show(rows: dict[str, Row]) -> None:
         print(f"{said}  {row['verdict']:9} {speedup}{kept}")
     ran = [row for row in rows.values() if "failed" not in row]
     confirmed = sum(row["confirmed"] for row in ran)
-    print(f"{confirmed} of {len(ran)} confirmed; bound broken in {sum(row['bound_kept'] is False for row in ran)}")
+    print(
+        f"{confirmed} of {len(ran)} confirmed; bound broken in "
+        f"{sum(row['bound_kept'] is False for row in ran)}"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("diagnosed", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--draw", type=int, metavar="SEED")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further comparison after it")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="begin no further comparison after it"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or RESULTS / f"diagnosis_predictions_{given.device}.json"

@@ -2,17 +2,18 @@
 
     python benchmarks/engine.py [--device cuda|cpu] [--only MODEL:BATCH]… [--out DIR]
 
-Each cell (a model and a batch) runs in a process of its own, because torch.compile clears workspaces that other graphs
-of the process may use when it captures its own. In it the arms take turns, in an order drawn anew each round; every arm
-gets the same dtype, layout and inputs, and cuDNN may try its algorithms for all. What is compared is the time of a
-call, many calls one after the other, the device synchronised at both ends; latency, one call at a time, stands beside.
+Each cell (a model and a batch) runs in a process of its own, because torch.compile clears workspaces that
+other graphs of the process may use when it captures its own. In it the arms take turns, in an order drawn
+anew each round; every arm gets the same dtype, layout and inputs, and cuDNN may try its algorithms for all.
+What is compared is the time of a call, many calls one after the other, the device synchronised at both ends;
+latency, one call at a time, stands beside.
 
-The engine appears twice: with copied outputs, and with lent ones as reduce-overhead has them. It must be at least as
-fast as the best of the others, with 1% slack. `--restart` builds one engine in a fresh process twice: with an empty
-compile cache, and with the one that the first left.
+The engine appears twice: with copied outputs, and with lent ones as reduce-overhead has them. It must be at
+least as fast as the best of the others, with 1% slack. `--restart` builds one engine in a fresh process
+twice: with an empty compile cache, and with the one that the first left.
 
-A cell's result is written when it is done; cells that are there are not run again without --again. YOLO11n needs
-ultralytics (AGPL-3.0), which this benchmark imports where it is installed.
+A cell's result is written when it is done; cells that are there are not run again without --again. YOLO11n
+needs ultralytics (AGPL-3.0), which this benchmark imports where it is installed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--window-s", type=float, default=0.25, help="Length of one arm's window in a round.")
     parser.add_argument("--again", action="store_true", help="Run cells whose result is there, too.")
-    parser.add_argument("--restart", metavar="MODEL:BATCH", help="Time a cold and a warm start of this cell's engine.")
-    parser.add_argument("--precompile", action="store_true", help="First fill the compile cache, all cells at once.")
+    parser.add_argument(
+        "--restart", metavar="MODEL:BATCH", help="Time a cold and a warm start of this cell's engine."
+    )
+    parser.add_argument(
+        "--precompile", action="store_true", help="First fill the compile cache, all cells at once."
+    )
     parser.add_argument("--cache", type=Path, help="Compile cache of all cells; a temporary one by default.")
     parser.add_argument("--timeout-s", type=float, default=570.0)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -79,20 +84,32 @@ def run(args: argparse.Namespace, scratch: Path) -> int:
     cache = args.cache or scratch / "cache"
     todo = [cell for cell in cells if "arms" not in document["cells"].get(cell, {})]
     for cell in list(todo):
-        missing = [name for name in MODELS[args.device][cell.split(":")[0]].needs if not importlib.util.find_spec(name)]
+        missing = [
+            name
+            for name in MODELS[args.device][cell.split(":")[0]].needs
+            if not importlib.util.find_spec(name)
+        ]
         if missing:
             document["cells"][cell] = {"left_out": f"needs {', '.join(missing)}"}
             todo.remove(cell)
     if args.precompile:
         started = time.perf_counter()
-        children = [start(args, f"compile/{cell}", scratch / f"compile-{n}", cache) for n, cell in enumerate(todo)]
+        children = [
+            start(args, f"compile/{cell}", scratch / f"compile-{n}", cache) for n, cell in enumerate(todo)
+        ]
         for child in children:
             child.wait()
-        print(f"compiled {len(children)} cells in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"compiled {len(children)} cells in {time.perf_counter() - started:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     if args.restart:
         document["restart"] = {"cell": args.restart}
         for number, name in enumerate(("cold_s", "warm_s")):
-            built = finish(args, f"build/{args.restart}", scratch / f"restart-{number}", scratch / "restart-cache")
+            built = finish(
+                args, f"build/{args.restart}", scratch / f"restart-{number}", scratch / "restart-cache"
+            )
             document["restart"][name] = built
     for number, cell in enumerate(todo):
         document["cells"][cell] = finish(args, f"measure/{cell}", scratch / f"cell-{number}", cache)
@@ -130,7 +147,8 @@ def write(target: Path, document: dict[str, Any]) -> None:
 
 
 def make(name: str, batch: int, device: str) -> tuple[Any, Any, list[Any], Any]:
-    """The float32 model, the model as every arm gets it, inputs for that, and what the first one makes of the first."""
+    """The float32 model, the model as every arm gets it, inputs for that, and what the first one makes of the
+    first."""
     import copy
 
     import torch
@@ -246,7 +264,9 @@ def error(found: Any, expected: Any) -> float:
     return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
-def take_turns(arms: dict[str, Any], inputs: list[Any], report: dict[str, Any], args: argparse.Namespace) -> None:
+def take_turns(
+    arms: dict[str, Any], inputs: list[Any], report: dict[str, Any], args: argparse.Namespace
+) -> None:
     rng = random.Random(0)
     lengths = {arm: num_calls(call, inputs, args) for arm, call in arms.items()}
     for arm in arms:
@@ -258,7 +278,9 @@ def take_turns(arms: dict[str, Any], inputs: list[Any], report: dict[str, Any], 
         for arm in order:
             report["arms"][arm]["call_s"].append(window_s(arms[arm], inputs, lengths[arm], args.device))
         for arm in order:
-            report["arms"][arm]["latency_s"] += latencies_s(arms[arm], inputs, min(100, lengths[arm]), args.device)
+            report["arms"][arm]["latency_s"] += latencies_s(
+                arms[arm], inputs, min(100, lengths[arm]), args.device
+            )
 
 
 def num_calls(call: Callable[[Any], Any], inputs: list[Any], args: argparse.Namespace) -> int:
@@ -306,7 +328,9 @@ def conclude(report: dict[str, Any]) -> None:
     report["over_best"] = {
         arm: statistics.median(
             mine / theirs
-            for mine, theirs in zip(report["arms"][arm]["call_s"], report["arms"][best]["call_s"], strict=True)
+            for mine, theirs in zip(
+                report["arms"][arm]["call_s"], report["arms"][best]["call_s"], strict=True
+            )
         )
         for arm in ENGINES
     }
@@ -315,7 +339,12 @@ def conclude(report: dict[str, Any]) -> None:
 
 def show(document: dict[str, Any]) -> None:
     arms = ["eager", "default", "reduce-overhead", "max-autotune", *ENGINES]
-    print("ms a call" + " " * 9 + "".join(f"{arm:>16}" for arm in arms) + f"{'engine/best':>13}{'lent/best':>11}")
+    print(
+        "ms a call"
+        + " " * 9
+        + "".join(f"{arm:>16}" for arm in arms)
+        + f"{'engine/best':>13}{'lent/best':>11}"
+    )
     for cell, report in document["cells"].items():
         if "arms" not in report:
             print(f"{cell:<18}{report}")

@@ -40,7 +40,9 @@ class Blocks(nn.Module):
         rows, length = tokens.shape
         hidden = self.words(tokens) + self.places(torch.arange(length, device=tokens.device))
         for block in self.blocks:
-            q, k, v = block["qkv"](block["before"](hidden)).view(rows, length, 3, -1, 64).permute(2, 0, 3, 1, 4)
+            q, k, v = (
+                block["qkv"](block["before"](hidden)).view(rows, length, 3, -1, 64).permute(2, 0, 3, 1, 4)
+            )
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             hidden = hidden + block["out"](mixed.transpose(1, 2).reshape(rows, length, -1))
             hidden = hidden + block["mlp"](block["between"](hidden))
@@ -76,7 +78,11 @@ class FirstOutput(nn.Module):
 def convolutions(width: int = 32, depth: int = 6) -> nn.Module:
     layers: list[nn.Module] = []
     for index in range(depth):
-        layers += [nn.Conv2d(width if index else 3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        layers += [
+            nn.Conv2d(width if index else 3, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100))
 
 
@@ -133,7 +139,11 @@ MODELS = {
         "vit_b_16": Model(vit, (3, 224, 224), needs=("torchvision",)),
         "yolo11n": Model(yolo11n, (3, 640, 640), channels_last=True, needs=("ultralytics", "torchvision")),
         "transformer": Model(
-            lambda: Blocks(512, 6, 128), (128,), num_words=8192, compile=(True, AUTOTUNED, False), autotuned=True
+            lambda: Blocks(512, 6, 128),
+            (128,),
+            num_words=8192,
+            compile=(True, AUTOTUNED, False),
+            autotuned=True,
         ),
     },
     "cpu": {
@@ -145,7 +155,8 @@ MODELS = {
 
 
 def calibrated(model: nn.Module, batches: list[torch.Tensor]) -> nn.Module:
-    """`model` in eval mode, its BatchNorm statistics those of `batches`: as made, activations shrink to nothing."""
+    """`model` in eval mode, its BatchNorm statistics those of `batches`: as made, activations shrink to
+    nothing."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if norms:
         for norm in norms:

@@ -4,10 +4,12 @@ Simulated, with the shipped `judge`, asked at every look as the protocol does:
 
     python benchmarks/false_verdicts.py
 
-Real, comparing a command with itself (a variable that nobody reads; within one run, a setting that does nothing there):
+Real, comparing a command with itself (a variable that nobody reads; within one run, a setting that does
+nothing there):
 
-    python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
-    python benchmarks/false_verdicts.py --real 40 --nothing matmul.fp32_precision=high --options '--in-process only' \
+    python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py python
+    benchmarks/false_verdicts.py --real 40 --nothing matmul.fp32_precision=high --options '--in-process only'
+    \
         --command python examples/train_small.py
 
 `--lanes N` makes N of them at a time, each on cores of its own.
@@ -118,7 +120,8 @@ def everything(draw: np.random.Generator, num: int, runs: int) -> Array:
 
 
 def disturbed(share: float, most: float) -> Noise:
-    """That share of runs is longer, by up to `most` at sd 2%: another job comes and goes, whichever arm runs."""
+    """That share of runs is longer, by up to `most` at sd 2%: another job comes and goes, whichever arm
+    runs."""
 
     def noise(draw: np.random.Generator, num: int, runs: int) -> Array:
         hit = draw.random((num, runs)) < share
@@ -135,8 +138,9 @@ class Scenario(NamedTuple):
         sd: of the log ratio of a pair, were all noise of the unit size that `noise` has at its core.
         speedup: true baseline over candidate time.
         ends_after: pairs, after which the time is up; None where it lasts for all.
-        seen: how noisy the runs were from which the spread is known, times those of the pairs; None where it is not. As
-            in a tune, with four degrees of freedom, and widened for runs that are normal after all.
+        seen: how noisy the runs were from which the spread is known, times those of the pairs; None where it
+            is not. As in a tune, with four degrees of freedom, and widened for runs that are normal after
+            all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         baseline_once: one run of the baseline, and no other, is longer by up to this share.
         precision: pairs go on until the interval is so narrow.
@@ -187,13 +191,20 @@ SCENARIOS = (
     *(
         Scenario(f"A/A, at most {num} pairs{name}", noise, max_pairs=num, at_most=FALSE)
         for num in (16, 24, 48)
-        for name, noise in (("", normal), (", two modes", two_modes(0.5)), (", correlation 0.5", autocorrelated(0.5)))
+        for name, noise in (
+            ("", normal),
+            (", two modes", two_modes(0.5)),
+            (", correlation 0.5", autocorrelated(0.5)),
+        )
     ),
     *(
         Scenario(f"{name}, until the interval is a fifth of it", noise, speedup=speedup, precision=PRECISION)
         for name, noise, speedup in (
-            ("A/A, heavy tails (t3)", student_t3, 1.0), ("10% faster", normal, 1.1), ("twice as fast", normal, 2.0),
-            ("twice as fast, heavy tails (t3)", student_t3, 2.0), ("half as fast, two modes", two_modes(0.5), 0.5),
+            ("A/A, heavy tails (t3)", student_t3, 1.0),
+            ("10% faster", normal, 1.1),
+            ("twice as fast", normal, 2.0),
+            ("twice as fast, heavy tails (t3)", student_t3, 2.0),
+            ("half as fast, two modes", two_modes(0.5), 0.5),
         )
     ),
     Scenario("3% faster, normal", normal, speedup=1.03, at_least=("faster", 0.90)),
@@ -208,49 +219,88 @@ SCENARIOS = (
     Scenario("only the candidate stalls, sd 0.5%", normal, sd=0.005, candidate_stalls=True),
     Scenario("only the candidate stalls, sd 2%", normal, candidate_stalls=True),
     Scenario("A/A, time up after 5 of 6 pairs", normal, max_pairs=6, ends_after=5, at_most=FALSE),
-    Scenario("A/A, time up after 5 of 6 pairs, two modes", two_modes(0.5), max_pairs=6, ends_after=5, at_most=FALSE),
+    Scenario(
+        "A/A, time up after 5 of 6 pairs, two modes", two_modes(0.5), max_pairs=6, ends_after=5, at_most=FALSE
+    ),
     Scenario("A/A, time up after 7 of 8 pairs", normal, max_pairs=8, ends_after=7, at_most=FALSE),
     Scenario("A/A, time up after 9 of 12 pairs", normal, ends_after=9, at_most=FALSE),
     Scenario("A/A, time up after 11 of 12 pairs", normal, ends_after=11, at_most=FALSE),
-    Scenario("A/A, time up after 11 of 12, autocorrelation 0.5", autocorrelated(0.5), ends_after=11, at_most=FALSE),
-    Scenario("A/A, time up after 11 of 12, two modes", two_modes(0.5, rest=0.1), ends_after=11, at_most=FALSE),
+    Scenario(
+        "A/A, time up after 11 of 12, autocorrelation 0.5", autocorrelated(0.5), ends_after=11, at_most=FALSE
+    ),
+    Scenario(
+        "A/A, time up after 11 of 12, two modes", two_modes(0.5, rest=0.1), ends_after=11, at_most=FALSE
+    ),
     Scenario("3% faster, time up after 7 of 8 pairs", normal, speedup=1.03, max_pairs=8, ends_after=7),
     *(
         Scenario(f"A/A, at most {num} pairs, spread seen", normal, max_pairs=num, seen=1.0, at_most=FALSE)
         for num in (2, 3, 4, 8, 12)
     ),
-    Scenario("A/A, at most 2 pairs, spread seen, two modes", two_modes(0.5), max_pairs=2, seen=1.53, at_most=FALSE),
-    Scenario("A/A, at most 2 pairs, spread seen, heavy tails (t3)", student_t3, max_pairs=2, seen=1.0, at_most=FALSE),
+    Scenario(
+        "A/A, at most 2 pairs, spread seen, two modes", two_modes(0.5), max_pairs=2, seen=1.53, at_most=FALSE
+    ),
+    Scenario(
+        "A/A, at most 2 pairs, spread seen, heavy tails (t3)",
+        student_t3,
+        max_pairs=2,
+        seen=1.0,
+        at_most=FALSE,
+    ),
     *(
-        Scenario(f"A/A, at most {num} pairs, spread seen of runs half as noisy", normal, max_pairs=num, seen=0.5,
-                 at_most=FALSE)
+        Scenario(
+            f"A/A, at most {num} pairs, spread seen of runs half as noisy",
+            normal,
+            max_pairs=num,
+            seen=0.5,
+            at_most=FALSE,
+        )
         for num in (2, 3, 4, 8, 12)
     ),
     *(
-        Scenario(f"10% faster, at most {num} pairs, spread {'seen' if seen else 'not seen'}", normal, speedup=1.1,
-                 max_pairs=num, seen=seen)
-        for num in (2, 3, 4) for seen in (None, 1.0)
+        Scenario(
+            f"10% faster, at most {num} pairs, spread {'seen' if seen else 'not seen'}",
+            normal,
+            speedup=1.1,
+            max_pairs=num,
+            seen=seen,
+        )
+        for num in (2, 3, 4)
+        for seen in (None, 1.0)
     ),
     *(
-        Scenario(f"{name}, {told} of the runs disturbed by up to {most:.0%}, at most {num} pairs",
-                 disturbed(share, most), speedup=speedup, max_pairs=num, at_most=FALSE if speedup == 1 else None)
+        Scenario(
+            f"{name}, {told} of the runs disturbed by up to {most:.0%}, at most {num} pairs",
+            disturbed(share, most),
+            speedup=speedup,
+            max_pairs=num,
+            at_most=FALSE if speedup == 1 else None,
+        )
         for name, speedup in (("A/A", 1.0), ("10% faster", 1.1), ("twice as fast", 2.0))
         for told, share in (("a fifth", 0.2), ("half", 0.5))
         for most in (0.1, 0.5)
         for num in (4, 12)
     ),
     *(
-        Scenario(f"A/A, one run of the baseline alone disturbed by up to 50%, at most {num} pairs", normal,
-                 max_pairs=num, baseline_once=0.5, at_most=FALSE)
+        Scenario(
+            f"A/A, one run of the baseline alone disturbed by up to 50%, at most {num} pairs",
+            normal,
+            max_pairs=num,
+            baseline_once=0.5,
+            at_most=FALSE,
+        )
         for num in (4, 6, 12)
     ),
     *(
-        Scenario(f"A/A, blocks within one run, autocorrelation {rho}, at most {num}", autocorrelated(rho),
-                 max_pairs=num, at_most=FALSE)
+        Scenario(
+            f"A/A, blocks within one run, autocorrelation {rho}, at most {num}",
+            autocorrelated(rho),
+            max_pairs=num,
+            at_most=FALSE,
+        )
         for rho in (0.2, 0.4)
         for num in (4, 12)
     ),
-)  # fmt: skip
+)
 
 
 def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[str], int, int]:
@@ -282,10 +332,14 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
 def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
-        judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision)
+        judgement = stats.judge(
+            pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision
+        )
         if judgement.finished:
             return judgement
-    return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision, ended=True)
+    return stats.judge(
+        pairs[:last], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision, ended=True
+    )
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
@@ -361,19 +415,34 @@ def run_real(num: int, lanes: int, command: list[str], nothing: str, options: li
         try:
             # A seed of its own: the same orders twenty times would be one draw, not twenty.
             call = ["dynotune", "compare", nothing, "--seed", str(number), *options]
-            words = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", *call, "--json", "-", "--"]
+            words = [
+                "taskset",
+                "-c",
+                ",".join(map(str, own)),
+                sys.executable,
+                "-m",
+                *call,
+                "--json",
+                "-",
+                "--",
+            ]
             ran = subprocess.run([*words, *command], capture_output=True)
         finally:
             free.put(own)
         if ran.returncode != 0:
-            print(f"{number:3d}  exit code {ran.returncode}: {ran.stderr.decode(errors='replace')[-500:]}", flush=True)
+            print(
+                f"{number:3d}  exit code {ran.returncode}: {ran.stderr.decode(errors='replace')[-500:]}",
+                flush=True,
+            )
             return None
         comparison = document.decode(ran.stdout, Comparison, name=f"comparison {number}")
         print(f"{number:3d}  {comparison.verdict}  {comparison.speedup}  {comparison.ci}", flush=True)
         return comparison
 
     with ThreadPoolExecutor(lanes) as pool:
-        comparisons = [comparison for comparison in pool.map(compare, range(1, num + 1)) if comparison is not None]
+        comparisons = [
+            comparison for comparison in pool.map(compare, range(1, num + 1)) if comparison is not None
+        ]
     counted = collections.Counter(str(comparison.verdict) for comparison in comparisons)
     false = counted["faster"] + counted["slower"]
     print(f"{false} of {len(comparisons)} called faster or slower: {dict(counted)}")
@@ -422,13 +491,19 @@ def provenance() -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--num", type=int, default=20_000, help="simulated comparisons a scenario")
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--without-safeguards", action="store_true", help="as first designed; written with --out alone")
+    parser.add_argument(
+        "--without-safeguards", action="store_true", help="as first designed; written with --out alone"
+    )
     parser.add_argument("--real", type=int, metavar="N", help="N real comparisons instead")
-    parser.add_argument("--nothing", default="env.DYNOTUNE_NOTHING=1", help="a setting without effect on the command")
+    parser.add_argument(
+        "--nothing", default="env.DYNOTUNE_NOTHING=1", help="a setting without effect on the command"
+    )
     parser.add_argument("--lanes", type=int, default=1, help="real comparisons at a time")
     parser.add_argument("--out", type=Path, help="where the result is written")
     parser.add_argument("--options", default="", help="for each `dynotune compare`, in one string")

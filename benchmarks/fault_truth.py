@@ -1,9 +1,10 @@
 """What the planted faults truly cost: each program alone, with its fault and without, in turns.
 
-    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--only sync_item:60] [--out FILE]
+    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--only sync_item:60] [--out
+    FILE]
 
-The share of a dose is 1 - T(dose 0) / T(dose), one value a repeat. FILE is written after every run, and runs that it
-holds are not done again.
+The share of a dose is 1 - T(dose 0) / T(dose), one value a repeat. FILE is written after every run, and runs
+that it holds are not done again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="of each run, about")
     parser.add_argument("--lanes", type=int, default=1, help="programs at once; more than one disturbs them")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for every program and dose")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for every program and dose"
+    )
     parser.add_argument("--out", type=Path, default=Path("fault_truth.json"))
     args = parser.parse_args()
     result = json.loads(args.out.read_text()) if args.out.exists() else {**describe(), "cases": {}}
@@ -85,7 +88,9 @@ def main() -> None:
             print(f"{key(fault, args.device)}: {failure}", flush=True)
 
     found = [
-        fault for fault in (*FAULTS, *PAIRS) if args.device in fault.devices and (not only or names(fault) & set(only))
+        fault
+        for fault in (*FAULTS, *PAIRS)
+        if args.device in fault.devices and (not only or names(fault) & set(only))
     ]
     with ThreadPoolExecutor(args.lanes) as lanes:
         list(lanes.map(try_to_measure, found))
@@ -108,7 +113,15 @@ def run(fault: Fault, device: str, dose: int, steps: int, env: dict[str, str]) -
     launcher = fault.launcher or (sys.executable,)
     if launcher[0] == "torchrun":
         launcher = (sys.executable, "-m", "torch.distributed.run", *launcher[1:])
-    command = [*launcher, str(PROGRAMS / fault.program), *fault.args, "--dose", str(dose), "--steps", str(steps)]
+    command = [
+        *launcher,
+        str(PROGRAMS / fault.program),
+        *fault.args,
+        "--dose",
+        str(dose),
+        "--steps",
+        str(steps),
+    ]
     command += ["--device", device.removesuffix("-x2")]
     environment = {**os.environ, **env, **(fault.env if dose else {})}
     try:
@@ -122,7 +135,8 @@ def run(fault: Fault, device: str, dose: int, steps: int, env: dict[str, str]) -
 
 
 def shares(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Of each dose, in percent: by the median rates, by the best rates, and the least and most of the repeats.
+    """Of each dose, in percent: by the median rates, by the best rates, and the least and most of the
+    repeats.
 
     Other work on the machine only slows a program: where there was some, the best rates say more.
     """

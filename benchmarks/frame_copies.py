@@ -1,10 +1,11 @@
-"""How fast frames are copied into pinned memory: by threads, and by what other threads do meanwhile; and what of that
-a detector's stream makes.
+"""How fast frames are copied into pinned memory: by threads, and by what other threads do meanwhile; and what
+of that a detector's stream makes.
 
     python benchmarks/frame_copies.py [--out DIR]
 
-Needs a GPU and ultralytics (AGPL-3.0, which is why only benchmarks name it). Chunks of four 1080p frames go through a
-ring of three: whole, one parallel copy a chunk, or the rows alone that a resize to 640 reads, one a frame.
+Needs a GPU and ultralytics (AGPL-3.0, which is why only benchmarks name it). Chunks of four 1080p frames go
+through a ring of three: whole, one parallel copy a chunk, or the rows alone that a resize to 640 reads, one a
+frame.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ COMPANY: dict[str, Callable[[Any], None]] = {
 
 
 def streams(bench: Bench) -> dict[str, dict[str, float]]:
-    """Images a second of `stream`, the median of five runs over all frames four times, by the share of cores."""
+    """Images a second of `stream`, the median of five runs over all frames four times, by the share of
+    cores."""
     found: dict[str, dict[str, float]] = {}
     kept = host_threads.SHARE
     for batch in bench.sizes["batches"]:

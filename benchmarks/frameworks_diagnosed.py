@@ -23,15 +23,22 @@ from lab.yolo import OFFLINE, photographs
 DEADLINE_S = 400
 
 
-YOLO = "yolo train model=yolo11n.yaml data=data.yaml epochs=20 device={device_number} plots=False val=False save=False"
+YOLO = (
+    "yolo train model=yolo11n.yaml data=data.yaml epochs=20 device={device_number} plots=False "
+    "val=False save=False"
+)
 ON_GPU = [
-    Program("ultralytics", f"{YOLO} imgsz=640 batch=16", needs=("ultralytics",), env=OFFLINE, prepare=photographs),
+    Program(
+        "ultralytics", f"{YOLO} imgsz=640 batch=16", needs=("ultralytics",), env=OFFLINE, prepare=photographs
+    ),
     Program(
         "transformers",
-        """{python} {drivers}/train_gpt2.py 12 768 512 '{"max_steps": 500, "per_device_train_batch_size": 8}'""",
+        """{python} {drivers}/train_gpt2.py 12 768 512 '{"max_steps": 500, "per_device_train_batch_size": 8}'""",  # noqa: E501
         needs=("transformers", "accelerate"),
     ),
-    Program("lightning", "{python} {drivers}/fit_images.py resnet50 224 32", needs=("lightning", "torchvision")),
+    Program(
+        "lightning", "{python} {drivers}/fit_images.py resnet50 224 32", needs=("lightning", "torchvision")
+    ),
 ]
 ON_CPU = [
     Program(
@@ -47,7 +54,9 @@ ON_CPU = [
         """'{"max_steps": 500, "per_device_train_batch_size": 4, "use_cpu": true}'""",
         needs=("transformers", "accelerate"),
     ),
-    Program("lightning", "{python} {drivers}/fit_images.py resnet18 64 8", needs=("lightning", "torchvision")),
+    Program(
+        "lightning", "{python} {drivers}/fit_images.py resnet18 64 8", needs=("lightning", "torchvision")
+    ),
 ]
 
 
@@ -59,10 +68,23 @@ def diagnosed(program: Program, device: str, *more: str) -> dict[str, Any]:
             program.prepare(folder)
         words = program.words(device)
         done = subprocess.run(
-            [*dynotune_command(), "diagnose", *more, "--json", "diagnosis.json", "--run-dir", "records", "--", *words],
-            cwd=folder, env={**environment(folder, program.env), "COLUMNS": "110"}, capture_output=True, text=True,
+            [
+                *dynotune_command(),
+                "diagnose",
+                *more,
+                "--json",
+                "diagnosis.json",
+                "--run-dir",
+                "records",
+                "--",
+                *words,
+            ],
+            cwd=folder,
+            env={**environment(folder, program.env), "COLUMNS": "110"},
+            capture_output=True,
+            text=True,
             timeout=DEADLINE_S,
-        )  # fmt: skip
+        )
         command = shlex.join(words).replace(str(DRIVERS), "lab/drivers").replace(sys.executable, "python")
         if done.returncode:
             return {"command": command, "failed": without_places(done.stderr[-3000:])}
@@ -73,7 +95,9 @@ def diagnosed(program: Program, device: str, *more: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--bounds", action="store_true")

@@ -1,9 +1,11 @@
-"""What `compare` says within one run against what it says in fresh processes, of the same settings and programs.
+"""What `compare` says within one run against what it says in fresh processes, of the same settings and
+programs.
 
     python benchmarks/in_process.py [--device cuda] [--pairs 6] [--only gpt]
 
-They agree where the ratios lie within 3% of each other or the intervals overlap. A knob of which they do not is not to
-be switched. One result grows over several calls: only where one of the two had no answer both are measured again.
+They agree where the ratios lie within 3% of each other or the intervals overlap. A knob of which they do not
+is not to be switched. One result grows over several calls: only where one of the two had no answer both are
+measured again.
 """
 
 from __future__ import annotations
@@ -29,8 +31,18 @@ from lab import result_file
 from lab.provenance import RESULTS
 from lab.tuning.programs import TRAIN
 
-LIKELY = ["matmul.fp32_precision=high", "precision.autocast=bf16", "compile.mode=default", "optimizer.fused=true"]
-LOADED = ["loader.num_workers=4", "loader.prefetch_factor=8", "loader.pin_memory=true", "transfer.non_blocking=true"]
+LIKELY = [
+    "matmul.fp32_precision=high",
+    "precision.autocast=bf16",
+    "compile.mode=default",
+    "optimizer.fused=true",
+]
+LOADED = [
+    "loader.num_workers=4",
+    "loader.prefetch_factor=8",
+    "loader.pin_memory=true",
+    "transfer.non_blocking=true",
+]
 CONVOLUTIONS = ["layout.channels_last=true", "cudnn.deterministic=true"]
 SETTINGS: dict[str, dict[str, list[str]]] = {
     "cuda": {
@@ -52,7 +64,9 @@ SETTINGS: dict[str, dict[str, list[str]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--budget", type=float, default=180.0, help="seconds for each comparison")

@@ -2,10 +2,11 @@
 
     python benchmarks/lanes.py [--device cuda] [--lanes 2] [--only same] [--net gpt] [--time-limit 500]
 
-`same` compares a net with itself and `faster` with a setting that helps, both in fresh processes alone; `tune`
-searches. Any verdict on `same` but `undecided` is wrong, since its margin is nothing; `aa` does nothing else, in lanes,
-and its groups of 4 pairs (two blocks, so two lanes) are judged each by itself. Other answers agree if the ratios lie
-within 3% of each other or the intervals overlap, and the recipes name the same settings. One result grows over several
+`same` compares a net with itself and `faster` with a setting that helps, both in fresh processes alone;
+`tune` searches. Any verdict on `same` but `undecided` is wrong, since its margin is nothing; `aa` does
+nothing else, in lanes, and its groups of 4 pairs (two blocks, so two lanes) are judged each by itself. Other
+answers agree if the ratios lie within 3% of each other or the intervals overlap, and the recipes name the
+same settings. One result grows over several
 calls: what is in it is not measured again, and nothing is begun after the time limit.
 """
 
@@ -58,14 +59,18 @@ class Told(Progress):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--lanes",
         type=int,
         help="as many as there are GPUs, or 2; 1: only the other half",
     )
-    parser.add_argument("--apart", action="store_true", help="leave out one lane, which another call measures")
+    parser.add_argument(
+        "--apart", action="store_true", help="leave out one lane, which another call measures"
+    )
     parser.add_argument("--only", action="append", choices=KINDS)
     parser.add_argument("--net", action="append", choices=[*NETS, "unet"], help="all of them without")
     parser.add_argument("--faster", default="precision.autocast=bf16", help="settings that help, one arm")
@@ -75,25 +80,35 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds of each tune")
-    parser.add_argument("--try", dest="extra", action="append", help=f"of tune, besides what is found; {TRIED}")
-    parser.add_argument("--time-limit", type=float, default=1e9, help="seconds after which nothing more is begun")
+    parser.add_argument(
+        "--try", dest="extra", action="append", help=f"of tune, besides what is found; {TRIED}"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=1e9, help="seconds after which nothing more is begun"
+    )
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     began_s = time.monotonic()
     out = asked.out or RESULTS / f"lanes_{asked.device}.json"
-    env = os.environ | ({} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+    env = os.environ | (
+        {} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    )
     gpus = probe.nvml.visible_gpus(env)
     num = asked.lanes or (max(2, len(gpus)) if isinstance(gpus, list) else 2)
     for key, kind, net, lanes in jobs(asked, num):
         if key in result_file.read(out).get("answers", {}):
             continue
-        if time.monotonic() - began_s > asked.time_limit or (kind == "aa" and num_groups(out, num) >= asked.groups):
+        if time.monotonic() - began_s > asked.time_limit or (
+            kind == "aa" and num_groups(out, num) >= asked.groups
+        ):
             continue
         with tempfile.TemporaryDirectory() as base, tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(PROGRAM), net, "--device", asked.device]
             command += ["--large"] if asked.device == "cuda" else []
             # One process may measure on each GPU, if each sees only its own.
-            run = RunSpec(command=command, cwd=Path(folder), env=env, base=Path(base), seed=0, lanes=lanes, lock=False)
+            run = RunSpec(
+                command=command, cwd=Path(folder), env=env, base=Path(base), seed=0, lanes=lanes, lock=False
+            )
             answer = measured(kind, run, asked)
         with result_file.opened(out) as result:
             result.setdefault("answers", {})[key] = answer
@@ -109,7 +124,8 @@ def jobs(asked: argparse.Namespace, num: int) -> list[tuple[str, str, str, int]]
     nets, kinds = asked.net or [*NETS, "unet"], asked.only or KINDS
     found = []
     for kind in kinds:
-        # Each run of `same` and `faster` is of one net, the first; `aa` goes on until there are groups enough.
+        # Each run of `same` and `faster` is of one net, the first; `aa` goes on until there are groups
+        # enough.
         of = nets if kind == "tune" else [f"{nets[at % len(nets)]} {at}" for at in range(asked.groups)]
         for name in of if kind in ("tune", "aa") else nets[:1]:
             for lanes in (num,) if kind == "aa" or asked.apart else sorted({1, num}):
@@ -118,7 +134,8 @@ def jobs(asked: argparse.Namespace, num: int) -> list[tuple[str, str, str, int]]
 
 
 def compared(answers: dict[str, Any]) -> dict[str, Any]:
-    """Return, by kind, net and number of lanes, the share of the time that lanes took, and whether answers agree."""
+    """Return, by kind, net and number of lanes, the share of the time that lanes took, and whether answers
+    agree."""
     rows = {}
     for key, several in answers.items():
         alone = f"{key.rpartition(', ')[0]}, 1 lanes"
@@ -136,7 +153,8 @@ def compared(answers: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(answers: dict[str, Any], num: int) -> dict[str, int]:
-    """Count verdicts on groups of 4 pairs of one arm in lanes, each looked at as a comparison looks at its pairs."""
+    """Count verdicts on groups of 4 pairs of one arm in lanes, each looked at as a comparison looks at its
+    pairs."""
     found: dict[str, int] = {}
     for key, answer in answers.items():
         if not (key.startswith("aa ") and key.endswith(f", {num} lanes") and max(answer.get("lanes") or [0])):
@@ -156,7 +174,10 @@ def num_groups(out: Path, num: int) -> int:
 def print_table(rows: dict[str, Any], verdicts: dict[str, int]) -> None:
     for key, row in rows.items():
         told = f"{row['alone_s']:6.1f} s alone, {row['lanes_s']:6.1f} s in lanes, {row['share_of_time']:.2f}"
-        print(f"{key:24} {told}  agree {row['agree']}  same recipe {row['same_recipe']}  lanes {row['in_lanes']}")
+        print(
+            f"{key:24} {told}  agree {row['agree']}  same recipe {row['same_recipe']}  lanes "
+            f"{row['in_lanes']}"
+        )
     print(f"One arm against itself in lanes, groups of 4 pairs: {verdicts}", flush=True)
 
 
@@ -199,7 +220,9 @@ def tuned(run: RunSpec, asked: argparse.Namespace, watcher: Told) -> dict[str, A
         "speedup": confirmed.speedup if confirmed else None,
         "ci": confirmed.ci if confirmed else None,
         "recipe": sorted(map(str, study.recipe or [])),
-        "phases": [f"{trial.phase} {trial.block} lane {trial.lane}: {trial.wall_s:.1f} s" for trial in study.trials],
+        "phases": [
+            f"{trial.phase} {trial.block} lane {trial.lane}: {trial.wall_s:.1f} s" for trial in study.trials
+        ],
         "answer": study.verdict,
         "lane_notes": study.lane_notes,
     }

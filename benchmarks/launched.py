@@ -1,10 +1,13 @@
-"""How far answers from blocks within one process are off when launched, and whether recording changes the baseline.
+"""How far answers from blocks within one process are off when launched, and whether recording changes the
+baseline.
 
-    python benchmarks/launched.py [--device cuda] [--only NET]… [--pairs 3] [--blocks-only] [--until-s S] [--out FILE]
+    python benchmarks/launched.py [--device cuda] [--only NET]… [--pairs 3] [--blocks-only] [--until-s S]
+    [--out FILE]
 
-One live run of each program is diagnosed as `tune` does it: the plain window is timed, steps are recorded, and then
-each arm is compared in blocks. `shift` is the time of the baseline's step in these blocks over that in the plain
-window. Then each arm runs in fresh pairs. `--table` writes the rows of `launched.toml` from the file.
+One live run of each program is diagnosed as `tune` does it: the plain window is timed, steps are recorded,
+and then each arm is compared in blocks. `shift` is the time of the baseline's step in these blocks over that
+in the plain window. Then each arm runs in fresh pairs. `--table` writes the rows of `launched.toml` from the
+file.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ SMALL = "-small"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", choices=list(ARMS["cuda"]))
     parser.add_argument("--pairs", type=int, default=3)
@@ -135,19 +140,26 @@ def within(run: RunSpec, arms: list[str], progress: Progress) -> dict[str, Any]:
                 "within": answer(found, found.pairs),
                 "reason": reason,
                 "shift": shift(live, [pair.baseline_s for pair in found.pairs], found.unit),
-                "checked": getattr(found, "baseline_shift", None) and json.loads(json.dumps(shift_row(found))),
+                "checked": getattr(found, "baseline_shift", None)
+                and json.loads(json.dumps(shift_row(found))),
                 "only_chooses": getattr(found, "only_chooses", None),
             }
         record = live.runner.live.records()[0] if live.runner.live is not None else None
         traces = record.all(TraceRecorded) if record is not None else []
-        row["recordings"] = [{"num_steps": trace.num_steps, "cupti_stays": trace.cupti_stays} for trace in traces]
+        row["recordings"] = [
+            {"num_steps": trace.num_steps, "cupti_stays": trace.cupti_stays} for trace in traces
+        ]
         live.end()
     return {**row, "wall_s": round(time.monotonic() - began_s, 1)}
 
 
 def shift_row(found: Comparison) -> dict[str, Any]:
     checked = found.baseline_shift
-    return {} if checked is None else {"ratio": checked.ratio, "ci": checked.ci, "num_blocks": checked.num_blocks}
+    return (
+        {}
+        if checked is None
+        else {"ratio": checked.ratio, "ci": checked.ci, "num_blocks": checked.num_blocks}
+    )
 
 
 def shift(live: LiveDiagnosis, baseline_s: list[float], unit: str) -> float | None:
@@ -197,7 +209,11 @@ def table() -> str:
             for words, arm in row["arms"].items():
                 if arm["within"]["sd"] is not None and arm.get("fresh", {}).get("sd") is not None:
                     fields = launched_row(net, words, arm)
-                    lines += ["", "[[rows]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
+                    lines += [
+                        "",
+                        "[[rows]]",
+                        *(f"{name} = {json.dumps(value)}" for name, value in fields.items()),
+                    ]
     return "\n".join(lines) + "\n"
 
 

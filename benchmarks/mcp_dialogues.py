@@ -2,18 +2,19 @@
 
     python benchmarks/mcp_dialogues.py [--only NAME]… [--out FILE] [--again] [--quiet]
 
-The official client of the protocol talks over standard input and output to the real server, of a folder with the
-program alone. The client has one policy for all programs and reads only what the server returns: it asks for a
-diagnosis, proves the first setting that the answer offers, then the next one, and stops at the first that is `faster`;
-an answer that names the budget that it needs gets it; where all were tried and one was `undecided`, it asks for that
-one again with more time. It has five calls.
+The official client of the protocol talks over standard input and output to the real server, of a folder with
+the program alone. The client has one policy for all programs and reads only what the server returns: it asks
+for a diagnosis, proves the first setting that the answer offers, then the next one, and stops at the first
+that is `faster`; an answer that names the budget that it needs gets it; where all were tried and one was
+`undecided`, it asks for that one again with more time. It has five calls.
 
-The judge knows what was planted, and the client does not. A dialogue is right if the setting that the client ends with
-is of a knob that takes the planted fault away and was proved `faster`; of a program without a fault, if the client
-ends with no setting. Of each call FILE keeps the question, the answer, its size in tokens (characters / 4) and its
-time, and `others` the cores that other programs used before it began, of all. `--quiet` waits, ten minutes at most,
-until that is below a tenth: a busy machine cannot prove much. What is in FILE already is not run again, unless
-`--again` says so; then the one that was there is kept under `earlier`.
+The judge knows what was planted, and the client does not. A dialogue is right if the setting that the client
+ends with is of a knob that takes the planted fault away and was proved `faster`; of a program without a
+fault, if the client ends with no setting. Of each call FILE keeps the question, the answer, its size in
+tokens (characters / 4) and its time, and `others` the cores that other programs used before it began, of all.
+`--quiet` waits, ten minutes at most, until that is below a tenth: a busy machine cannot prove much. What is
+in FILE already is not run again, unless `--again` says so; then the one that was there is kept under
+`earlier`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def chosen(only: Sequence[str]) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", action="append", default=[], choices=[case.name for case in CASES])
     parser.add_argument("--out", type=Path, default=RESULTS / "mcp_dialogues_cpu.json")
     parser.add_argument("--again", action="store_true", help="hold those anew that are in the file already")

@@ -1,23 +1,26 @@
-"""How near `dynotune memory` comes to what NVML counts: batches that were not run, terms that add up, largest batches.
+"""How near `dynotune memory` comes to what NVML counts: batches that were not run, terms that add up, largest
+batches.
 
     python benchmarks/memory.py [--limit-s 540] [--only NAME]… [--lanes 1] [--gpus 1] [--fill NAME]…
 
-Each case is a program of benchmarks/programs/memory_point.py. `dynotune memory --values arg.batch=A,B` runs it with two
-batches. Then it is run plainly with others, and the reference is what NVML counts for its process after the last step,
-with what its allocator had given back before. Other processes on the GPU are left out: NVML lists them apart. Where it
-lists none, what the device has more in use counts, and a point is dropped if more or less is in use after the run. Of
-each point the error of the prediction is kept (below 0: predicted too little), and of each calibrated run how far its
-terms are from NVML's count and how large the unknown one is.
+Each case is a program of benchmarks/programs/memory_point.py. `dynotune memory --values arg.batch=A,B` runs
+it with two batches. Then it is run plainly with others, and the reference is what NVML counts for its process
+after the last step, with what its allocator had given back before. Other processes on the GPU are left out:
+NVML lists them apart. Where it lists none, what the device has more in use counts, and a point is dropped if
+more or less is in use after the run. Of each point the error of the prediction is kept (below 0: predicted
+too little), and of each calibrated run how far its terms are from NVML's count and how large the unknown one
+is.
 
-Then the command is run with the larger of the two batches as on a GPU that is pretended (`--gpu`, with none visible),
-and that prediction is held against the plain run of this batch, too; beside it what FakeTensor alone tells, which is
-the bytes that the program asks for.
+Then the command is run with the larger of the two batches as on a GPU that is pretended (`--gpu`, with none
+visible), and that prediction is held against the plain run of this batch, too; beside it what FakeTensor
+alone tells, which is the bytes that the program asks for.
 
-`--again FILE` only repeats the predictions without a GPU, against the plain runs in FILE; no GPU is needed for that.
+`--again FILE` only repeats the predictions without a GPU, against the plain runs in FILE; no GPU is needed
+for that.
 
-`--fill` also runs the largest batch of these cases, and the next one. `--lanes` needs as many `--gpus`: programs that
-share a GPU leave each other less. What is in FILE already is not run again; `--limit-s` starts no further case once so
-much time has passed.
+`--fill` also runs the largest batch of these cases, and the next one. `--lanes` needs as many `--gpus`:
+programs that share a GPU leave each other less. What is in FILE already is not run again; `--limit-s` starts
+no further case once so much time has passed.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ MOST_CHANGE_BYTES = 64 << 20
 DEADLINE_S = 400
 PLAIN_STEPS = 12
 BLOCKS = ("weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "workspaces")
-"""Terms that the program and its kernels ask for; others depend on the allocator, the driver and torch's version."""
+"""Terms that the program and its kernels ask for; others depend on the allocator, the driver and torch's
+version."""
 Row = dict[str, Any]
 
 
@@ -104,7 +108,9 @@ def plain_bytes(case: Case, batch: int, env: dict[str, str]) -> int | str:
         hold = Path(folder) / "done"
         words = [sys.executable, str(PROGRAM), case.model, str(batch), *case.options]
         words += ["--steps", str(PLAIN_STEPS), "--hold", str(hold)]
-        process = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         until_s = time.monotonic() + DEADLINE_S
         while process.poll() is None and not hold.exists() and time.monotonic() < until_s:
             time.sleep(POLL_S)
@@ -132,7 +138,17 @@ def calibrate(case: Case, env: dict[str, str]) -> tuple[MemoryAccount | str, flo
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "memory.json"
-        words = [sys.executable, "-m", "dynotune", "memory", "--json", str(out), "--no-lock", "--run-dir", folder]
+        words = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "memory",
+            "--json",
+            str(out),
+            "--no-lock",
+            "--run-dir",
+            folder,
+        ]
         words += ["--values", f"arg.batch={case.calibrated[0]},{case.calibrated[1]}"]
         words += [
             "--predict",
@@ -155,8 +171,27 @@ def without_gpu(case: Case, card: str, env: dict[str, str]) -> Row:
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "memory.json"
-        words = [sys.executable, "-m", "dynotune", "memory", "--json", str(out), "--no-lock", "--run-dir", folder]
-        words += ["--gpu", card, "--", sys.executable, str(PROGRAM), case.model, str(case.calibrated[1]), *case.options]
+        words = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "memory",
+            "--json",
+            str(out),
+            "--no-lock",
+            "--run-dir",
+            folder,
+        ]
+        words += [
+            "--gpu",
+            card,
+            "--",
+            sys.executable,
+            str(PROGRAM),
+            case.model,
+            str(case.calibrated[1]),
+            *case.options,
+        ]
         nowhere = {**env, "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(words, env=nowhere, capture_output=True, text=True, timeout=DEADLINE_S)
         row: Row = {"batch": case.calibrated[1], "took_s": time.monotonic() - begun_s}
@@ -170,15 +205,20 @@ def without_gpu(case: Case, card: str, env: dict[str, str]) -> Row:
 
 
 def repeated(case: Case, card: str, env: dict[str, str], before: Row) -> Row:
-    """Predict without a GPU again; the reference is what an earlier result counted and recorded on the GPU."""
+    """Predict without a GPU again; the reference is what an earlier result counted and recorded on the
+    GPU."""
     row, earlier = without_gpu(case, card, env), before["without_gpu"]
     if "predicted_bytes" in row:
         held = earlier["predicted_bytes"] / (1 + earlier["error"])
-        row |= {"error": row["predicted_bytes"] / held - 1, "error_of_requested": row["requested_bytes"] / held - 1}
+        row |= {
+            "error": row["predicted_bytes"] / held - 1,
+            "error_of_requested": row["requested_bytes"] / held - 1,
+        }
         recorded = [term["terms"] for term in before["terms"] if term["batch"] == row["batch"]]
         if recorded:
             real, then, now = (
-                sum(terms.get(name, 0) for name in BLOCKS) for terms in (*recorded, earlier["terms"], row["terms"])
+                sum(terms.get(name, 0) for name in BLOCKS)
+                for terms in (*recorded, earlier["terms"], row["terms"])
             )
             row |= {"error_of_blocks": now / real - 1, "error_of_blocks_before": then / real - 1}
     return {"name": case.name, "points": [], "terms": [], "without_gpu": row}
@@ -211,7 +251,9 @@ def measure(case: Case, card: str, env: dict[str, str], *, fill: bool) -> Row:
             point |= {"nvml_bytes": found, "error": point["predicted_bytes"] / found - 1}
         row["points"].append(point)
     if fill and not isinstance(capacity.largest, Unknown):
-        row["largest"] = {batch: plain_bytes(case, batch, env) for batch in (capacity.largest, capacity.largest + 1)}
+        row["largest"] = {
+            batch: plain_bytes(case, batch, env) for batch in (capacity.largest, capacity.largest + 1)
+        }
     return row
 
 
@@ -258,7 +300,9 @@ def summary(rows: list[Row]) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit-s", type=float, default=1e9)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--fill", action="append", default=[])
@@ -268,7 +312,9 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "memory_calibrated.json")
     given = parser.parse_args()
-    earlier = {row["name"]: row for row in json.loads(given.again.read_text())["cases"]} if given.again else {}
+    earlier = (
+        {row["name"]: row for row in json.loads(given.again.read_text())["cases"]} if given.again else {}
+    )
     if given.lanes > given.gpus:
         parser.error("lanes that share a GPU count each other: --lanes takes at most --gpus")
     kept: list[Row] = json.loads(given.out.read_text())["cases"] if given.out.exists() else []
@@ -293,7 +339,8 @@ def main() -> None:
             with lock:
                 kept.append(row)
                 given.out.write_text(
-                    json.dumps({"hardware": describe(), "summary": summary(kept), "cases": kept}, indent=1) + "\n"
+                    json.dumps({"hardware": describe(), "summary": summary(kept), "cases": kept}, indent=1)
+                    + "\n"
                 )
                 errors = [point.get("error") for point in [*row["points"], row.get("without_gpu", {})]]
                 print(case.name, row.get("failed", ""), errors, flush=True)
@@ -301,9 +348,13 @@ def main() -> None:
             free.put(lane)
 
     known |= {
-        case.name for case in CASES if given.again and "error" not in earlier.get(case.name, {}).get("without_gpu", {})
+        case.name
+        for case in CASES
+        if given.again and "error" not in earlier.get(case.name, {}).get("without_gpu", {})
     }
-    wanted = [case for case in CASES if case.name not in known and (not given.only or case.name in given.only)]
+    wanted = [
+        case for case in CASES if case.name not in known and (not given.only or case.name in given.only)
+    ]
     with ThreadPoolExecutor(given.lanes) as pool:
         list(pool.map(run, wanted))
     print(json.dumps(summary(kept), indent=1))

@@ -2,8 +2,8 @@
 
     python benchmarks/memory_constants.py [--out FILE]
 
-Prints rows for `src/dynotune/memory/constants.toml`. Takes less than a minute. Nothing else may use the GPU: what the
-device has in use is read from the driver, before and after each part, in processes of their own.
+Prints rows for `src/dynotune/memory/constants.toml`. Takes less than a minute. Nothing else may use the GPU:
+what the device has in use is read from the driver, before and after each part, in processes of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ print(json.dumps({
     "capability": "%d.%d" % torch.cuda.get_device_capability(), "torch": torch.__version__,
     "gpu": torch.cuda.get_device_name(), "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
 }))
-"""
+"""  # noqa: E501
 
 
 def used_bytes() -> int:
@@ -68,7 +68,9 @@ def used_bytes() -> int:
 
 def measured(part: str) -> dict[str, object]:
     """The part in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", PART, part], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PART, part], capture_output=True, text=True, timeout=120, check=True
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -100,11 +102,16 @@ def main() -> None:
     first = results["context"]
     source = f"{first['gpu']}, torch {first['torch']}, benchmarks/memory_constants.py"
     print(f"# {first['gpu']}: {first['total_bytes']} bytes, of which {idle} are in use while nothing runs;")
-    print(f"# {first['multiprocessors']} multiprocessors; cuBLAS workspace {results['matmul']['cublas_bytes']} bytes")
+    print(
+        f"# {first['multiprocessors']} multiprocessors; cuBLAS workspace "
+        f"{results['matmul']['cublas_bytes']} bytes"
+    )
     print(row("context", first, outside["matmul"], source))
     print(row("cudnn", first, max(0, outside["cudnn"] - outside["matmul"]), source))
     if out is not None:
-        out.write_text(json.dumps({"idle_bytes": idle, "parts": results, "outside_bytes": outside}, indent=1) + "\n")
+        out.write_text(
+            json.dumps({"idle_bytes": idle, "parts": results, "outside_bytes": outside}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Faults that are planted in what a program computes, and settings that change nothing: what the judgement says.
+"""Faults that are planted in what a program computes, and settings that change nothing: what the judgement
+says.
 
     python benchmarks/precision.py [--part catch] [--device cuda] [--exact 40] [--lanes N] [--budget S]
     python benchmarks/precision.py --part table …                  see precision_table.py
 
-Beside it: fixed tolerances, torch's own (`torch.testing.assert_close` of float32), and whether numbers are finite. A
-fault is in force while the candidate's setting is; the same program without one is held against the same setting, and
-settings that round (sums in another order). One result grows over several calls.
+Beside it: fixed tolerances, torch's own (`torch.testing.assert_close` of float32), and whether numbers are
+finite. A fault is in force while the candidate's setting is; the same program without one is held against the
+same setting, and settings that round (sums in another order). One result grows over several calls.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Program:
             command=[sys.executable, str(PROGRAM), *words, *(["--fault", fault] if fault else [])],
             cwd=Path.cwd(),
             # Without a fixed workspace cuBLAS refuses deterministic algorithms.
-            env=os.environ | (precision_table.FIXED if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
+            env=os.environ
+            | (precision_table.FIXED if self._device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
             base=self._folder,
             seed=self._seed,
             lock=False,
@@ -104,7 +106,9 @@ def beside(settings: Sequence[Setting], first: guard.Readings, arm: guard.Readin
     """Whether each of the other judgements lets it pass."""
     fixed = guard.compared(settings, guard.Own(first=first, again=first), arm)
     ours, mine = numbers(first), numbers(arm)
-    close = all(b is not None and abs(b - a) <= ATOL + RTOL * abs(a) for a, b in zip(ours, mine, strict=False) if a)
+    close = all(
+        b is not None and abs(b - a) <= ATOL + RTOL * abs(a) for a, b in zip(ours, mine, strict=False) if a
+    )
     return {
         "fixed": isinstance(fixed, Guarded) and fixed.ok,
         "close": close,
@@ -114,7 +118,9 @@ def beside(settings: Sequence[Setting], first: guard.Readings, arm: guard.Readin
 
 def numbers(readings: guard.Readings) -> list[float | None]:
     """Losses, or sampled elements of outputs."""
-    sampled = [value for one in readings for call in one.outputs for digest in call for value in digest.sampled]
+    sampled = [
+        value for one in readings for call in one.outputs for digest in call for value in digest.sampled
+    ]
     return sampled or [loss for one in readings for loss in one.losses]
 
 
@@ -134,7 +140,10 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with tempfile.TemporaryDirectory() as base:
         for words, seed, setting, fault in [*wanted, *clean[: asked.exact]]:
             key = f"{words} {seed} {setting} {fault}".strip()
-            if "ok" in result_file.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
+            if (
+                "ok" in result_file.read(out).get("catch", {}).get(key, {})
+                or time.monotonic() - began_s > asked.budget
+            ):
                 continue
             # Jobs that share a baseline are done in one lane.
             number, num_lanes = asked.lane
@@ -186,16 +195,22 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", choices=("catch", "table"), default="catch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--exact", type=int, default=40, help="runs without a fault")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--budget", type=float, default=float("inf"), help="nothing new is begun after so many seconds")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="nothing new is begun after so many seconds"
+    )
     parser.add_argument("--only", action="append", default=[], help="a model, or one that trains or infers")
     parser.add_argument("--skip", action="append", default=[], choices=precision_table.PARTS)
     parser.add_argument("--arm", action="append", help="precisions to try; all")
-    parser.add_argument("--fresh", action="append", help="arms to compare in fresh pairs besides the best; bf16")
+    parser.add_argument(
+        "--fresh", action="append", help="arms to compare in fresh pairs besides the best; bf16"
+    )
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument(
         "--lanes", type=int, default=1, help="GPUs, each with a model at a time; of `catch`, runs at once"
@@ -203,9 +218,13 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1, help="of the lanes of `catch`")
     parser.add_argument("--lane", type=lane_of, default=(0, 1), help=argparse.SUPPRESS)
     parser.add_argument("--pairs", type=int, default=3, help="fresh ones of an arm")
-    parser.add_argument("--compare", type=float, default=120.0, help="seconds for the comparisons of one model")
+    parser.add_argument(
+        "--compare", type=float, default=120.0, help="seconds for the comparisons of one model"
+    )
     parser.add_argument("--planted", type=int, default=3, help="times that the backend of noise is tried")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-precise", help="weights")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-precise", help="weights"
+    )
     asked = parser.parse_args()
     asked.arm, asked.fresh = asked.arm or ["all"], asked.fresh if asked.fresh is not None else ["bf16"]
     if asked.part == "table":

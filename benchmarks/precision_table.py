@@ -10,8 +10,8 @@ In this order, of each model (`programs/precise.py`) that infers, and of three t
 - `judgement`: what `no worse` takes where nothing is known yet, and for a further setting;
 - `truth`: errors in 200 other batches; whether they lie in the intervals that 24 batches gave;
 - `fresh`: the speed of some arms in pairs of fresh processes, against that within one run;
-- `planted`: a backend that is as fast, and noise says by how much it differs; one that is faster and gives wrong
-  numbers, all of them finite.
+- `planted`: a backend that is as fast, and noise says by how much it differs; one that is faster and gives
+  wrong numbers, all of them finite.
 
 Nothing in the result is done again, besides what failed. Nothing new is begun after `--budget` seconds.
 """
@@ -127,7 +127,11 @@ class Item:
                 self._run(), self._progress, metric=metric, budget_s=self._asked.compare
             )
         Console(width=160).print(precision_report(found))
-        return {"own": found.own, "peak_bytes": found.peak_bytes, "arms": {arm.name: _arm(arm) for arm in found.arms}}
+        return {
+            "own": found.own,
+            "peak_bytes": found.peak_bytes,
+            "arms": {arm.name: _arm(arm) for arm in found.arms},
+        }
 
     def judgement(self) -> Row:
         """Seconds of `no worse`: the first time, and for another setting that rounds alike."""
@@ -161,7 +165,9 @@ class Item:
         rows: Row = {}
         with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
             exact, own = pool.submit(computed, "float64", reference="float64"), pool.submit(computed, "own")
-            arms = {n: pool.submit(computed, n, arm["settings"]) for n, arm in known.items() if arm["error_ci"]}
+            arms = {
+                n: pool.submit(computed, n, arm["settings"]) for n, arm in known.items() if arm["error_ci"]
+            }
         for name, arm in arms.items():
             errors, plain = (errors_of(exact.result(), mine.result()) for mine in (arm, own))
             judged = noise.judge(errors, plain)
@@ -239,7 +245,8 @@ def _arm(arm: PrecisionArm) -> Row:
         "speed_reason": without_places(speed.reason) if speed else "",
         "blocks_s": [[pair.baseline_s, pair.candidate_s] for pair in speed.pairs] if speed else [],
         "metric": metric and {"mean": metric.mean, "ci": metric.ci, "num_samples": metric.num_samples},
-        "band": arm.band and {"baseline": arm.band.baseline, "arm": arm.band.arm, "is_within": arm.band.is_within},
+        "band": arm.band
+        and {"baseline": arm.band.baseline, "arm": arm.band.arm, "is_within": arm.band.is_within},
         "peak_bytes": arm.peak_bytes,
         "is_worth_it": arm.is_worth_it,
     }
@@ -283,7 +290,13 @@ def in_lanes(names: Sequence[str], num_lanes: int, left_s: Callable[[], float]) 
                 model = waiting.get_nowait()
             except queue.Empty:
                 return
-            words = [*without(sys.argv, ("--lanes", "--only", "--budget")), "--only", model, "--budget", str(left_s())]
+            words = [
+                *without(sys.argv, ("--lanes", "--only", "--budget")),
+                "--only",
+                model,
+                "--budget",
+                str(left_s()),
+            ]
             env = os.environ | {"CUDA_VISIBLE_DEVICES": str(number)}
             subprocess.run([sys.executable, *words], env=env, check=False)
 
@@ -306,7 +319,12 @@ def without(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 def summary(rows: dict[str, Row]) -> Row:
     truths = [one for row in rows.values() for one in row.get("truth", {}).get("arms", {}).values()]
-    fresh = [one for row in rows.values() for one in row.get("fresh", {}).get("arms", {}).values() if "agrees" in one]
+    fresh = [
+        one
+        for row in rows.values()
+        for one in row.get("fresh", {}).get("arms", {}).values()
+        if "agrees" in one
+    ]
     planted = {
         kind: [one for row in rows.values() for one in row.get("planted", {}).get(kind, ())]
         for kind in ("noise", "wrong")
@@ -317,7 +335,9 @@ def summary(rows: dict[str, Row]) -> Row:
         "fresh": len(fresh),
         "within_3_percent": sum(one["is_near"] for one in fresh),
         "agree": sum(one["agrees"] for one in fresh),
-        "judgement_s": {name: row["judgement"].get("first_s") for name, row in rows.items() if "judgement" in row},
+        "judgement_s": {
+            name: row["judgement"].get("first_s") for name, row in rows.items() if "judgement" in row
+        },
         "planted_noise": len(planted["noise"]),
         "noise_chosen": sum(one["is_worth_it"] for one in planted["noise"]),
         "planted_wrong": len(planted["wrong"]),
@@ -331,7 +351,9 @@ def show(result: Row) -> None:
         for arm, one in row.get("precision", {}).get("arms", {}).items():
             fresh = row.get("fresh", {}).get("arms", {}).get(arm, {}).get("speedup")
             results = (
-                "no worse" if one["no_worse"] else {True: "bits", False: "wrong", None: one["reason"][:60]}[one["ok"]]
+                "no worse"
+                if one["no_worse"]
+                else {True: "bits", False: "wrong", None: one["reason"][:60]}[one["ok"]]
             )
             metric = f"{one['metric']['mean']:+.3f}" if one["metric"] else ""
             speed, ratio = (f"{value:.2f}" if value else "-" for value in (one["speedup"], fresh))

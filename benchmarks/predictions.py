@@ -1,13 +1,15 @@
-"""Whether what the timeline predicts of settings comes true: each setting switched on and off within one live run.
+"""Whether what the timeline predicts of settings comes true: each setting switched on and off within one live
+run.
 
-    python benchmarks/predictions.py KEPT [--programs FOLDER | --sources FOLDER] [--device cuda] [--only NAME]…
-        [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
+    python benchmarks/predictions.py KEPT [--programs FOLDER | --sources FOLDER] [--device cuda] [--only
+        NAME]… [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
 
-KEPT is the folder that diagnosis_accuracy.py filled by `--keep`, and the programs are the same: their traces are
-read and run again by today's code; of one without traces the kept predictions are taken. Every setting that it
-predicts and that can be switched is an arm, and so are the workers that the diagnosis names. Of each:
+KEPT is the folder that diagnosis_accuracy.py filled by `--keep`, and the programs are the same: their traces
+are read and run again by today's code; of one without traces the kept predictions are taken. Every setting
+that it predicts and that can be switched is an arm, and so are the workers that the diagnosis names. Of each:
 
-- **within**: the gain that was measured, 1 - 1/speed-up, lies within 15% of a step of the middle of the range;
+- **within**: the gain that was measured, 1 - 1/speed-up, lies within 15% of a step of the middle of the
+    range;
 - **held**: it lies in the range, as far as its interval tells;
 - **broken**: even the lowest gain that the interval allows is above the range.
 
@@ -85,7 +87,11 @@ def measured(case: Case, settings: Sequence[str], gpu: str | None, limit_s: floa
     env = {**os.environ, **dict(case.env)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     with tempfile.TemporaryDirectory() as base:
         run = RunSpec(
-            command=list(case.command), cwd=case.cwd or Path(base), env=env, base=Path(base, "runs"), lock=False
+            command=list(case.command),
+            cwd=case.cwd or Path(base),
+            env=env,
+            base=Path(base, "runs"),
+            lock=False,
         )
         try:
             plan = TurnsPlan(num_blocks=NUM_BLOCKS, fewest_blocks=FEWEST_BLOCKS)
@@ -130,12 +136,18 @@ def show(rows: dict[str, Row]) -> None:
     telling = [row for row in ran if max(abs(row["gain"]), *map(abs, row["predicted"])) >= TELLING]
     for said, some in (("measured", ran), (f"of {TELLING:.0%} or more, predicted or measured", telling)):
         if some:
-            counts = ", ".join(f"{name} {sum(row[name] for row in some)}" for name in ("within", "held", "broken"))
-            print(f"{len(some)} {said}: {counts}; off by {statistics.median(row['off_by'] for row in some):.1%}")
+            counts = ", ".join(
+                f"{name} {sum(row[name] for row in some)}" for name in ("within", "held", "broken")
+            )
+            print(
+                f"{len(some)} {said}: {counts}; off by {statistics.median(row['off_by'] for row in some):.1%}"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kept", type=Path)
     parser.add_argument("--programs", type=Path, metavar="FOLDER")
     parser.add_argument("--sources", type=Path, metavar="FOLDER")
@@ -145,7 +157,9 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=80.0, help="for one program")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further program after it")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="begin no further program after it"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or RESULTS / f"predictions_{given.device}.json"
@@ -179,7 +193,9 @@ def main() -> None:
             return
         finally:
             free.put((cores, gpu))
-        found = {f"{case.key} {name}": judged(rows[name], one) for name, one in settings.items() if name in rows}
+        found = {
+            f"{case.key} {name}": judged(rows[name], one) for name, one in settings.items() if name in rows
+        }
         with result_file.opened(out) as result:
             result.setdefault("settings", {}).update(found)
 

@@ -2,11 +2,11 @@
 
     python benchmarks/prefetch.py [--device cuda] [--rounds 12] [--trace FILE]
 
-`resident` finds its batches on the device: the floor. `blocking` uploads pageable batches with `.to(device)`, `in-line`
-pinned ones with `non_blocking=True` on the computing stream; `prefetched` and `prefetched pageable` go through
-`dynotune.runtime.Prefetcher`. Each round runs every way once, in random order. What is hidden is
-1 - (step - resident step) / upload, the upload timed alone from pinned memory; and, in a profiler's trace, the share of
-the copies' time in which kernels run. A run that was stopped goes on where it was.
+`resident` finds its batches on the device: the floor. `blocking` uploads pageable batches with `.to(device)`,
+`in-line` pinned ones with `non_blocking=True` on the computing stream; `prefetched` and `prefetched pageable`
+go through `dynotune.runtime.Prefetcher`. Each round runs every way once, in random order. What is hidden is 1
+- (step - resident step) / upload, the upload timed alone from pinned memory; and, in a profiler's trace, the
+share of the copies' time in which kernels run. A run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Trainer:
         self.width = 4096 if device.type == "cuda" else 256
         num_rows = max(num_bytes // (4 * self.width), 1)
         self.pageable = [torch.randn(num_rows, self.width) for _ in range(NUM_BATCHES)]
-        self.pinned = [batch.pin_memory() for batch in self.pageable] if device.type == "cuda" else self.pageable
+        self.pinned = (
+            [batch.pin_memory() for batch in self.pageable] if device.type == "cuda" else self.pageable
+        )
         self.resident = [batch.to(device) for batch in self.pageable]
         self.build(1)
 
@@ -84,7 +86,8 @@ class Trainer:
     def step_s(self, way: str, num_steps: int, num_warmup: int) -> float:
         """Seconds a step, `num_steps` timed as a whole.
 
-        More batches follow: what was uploaded ahead at the start is paid for by what is uploaded ahead at the end.
+        More batches follow: what was uploaded ahead at the start is paid for by what is uploaded ahead at the
+        end.
         """
         batches: Iterator[torch.Tensor] = iter(self.feed(way, num_warmup + num_steps + 5))
         for batch in islice(batches, num_warmup):
@@ -141,7 +144,9 @@ def overlap(trainer: Trainer, way: str, trace: Path | None) -> dict[str, float]:
     }
 
 
-def spans(events: list[dict[str, Any]], wanted: Callable[[dict[str, Any]], bool]) -> list[tuple[float, float]]:
+def spans(
+    events: list[dict[str, Any]], wanted: Callable[[dict[str, Any]], bool]
+) -> list[tuple[float, float]]:
     found = [event for event in events if event.get("ph") == "X" and wanted(event)]
     return sorted((float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in found)
 
@@ -182,8 +187,12 @@ def begun(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--megabytes", type=int, help="of a batch; 64 on a GPU, 1 on the CPU")
     parser.add_argument("--ratio", type=float, default=1.5, help="of a step to its upload")
     parser.add_argument("--rounds", type=int, default=12)
@@ -201,12 +210,21 @@ def main() -> None:
     result = None if arguments.again else begun(file, asked)
     if result is None:
         num_blocks = trainer.build_for(arguments.ratio) if on_gpu else 1
-        result = {**describe(), "asked": asked, "num_blocks": num_blocks, "upload_s": None, "rounds": [], "traces": {}}
+        result = {
+            **describe(),
+            "asked": asked,
+            "num_blocks": num_blocks,
+            "upload_s": None,
+            "rounds": [],
+            "traces": {},
+        }
     trainer.build(result["num_blocks"])
     result["upload_s"] = result["upload_s"] or trainer.upload_s()
     while len(result["rounds"]) < arguments.rounds:
         order = random.sample(WAYS, len(WAYS))
-        result["rounds"].append({way: trainer.step_s(way, num_steps, max(num_steps // 10, 3)) for way in order})
+        result["rounds"].append(
+            {way: trainer.step_s(way, num_steps, max(num_steps // 10, 3)) for way in order}
+        )
         file.write_text(json.dumps(result, indent=1) + "\n")
     if on_gpu:
         result["traces"] = {
@@ -221,11 +239,17 @@ def main() -> None:
 def show(result: dict[str, Any]) -> None:
     upload_s, num_bytes = result["upload_s"], result["asked"]["batch_bytes"]
     if upload_s:
-        print(f"upload alone {1e3 * upload_s:.3f} ms ({num_bytes / upload_s / 1e9:.1f} GB/s), {num_bytes >> 20} MB")
+        print(
+            f"upload alone {1e3 * upload_s:.3f} ms ({num_bytes / upload_s / 1e9:.1f} GB/s), "
+            f"{num_bytes >> 20} MB"
+        )
     print(f"{'batches':<22}{'step, ms':>10}{'hidden':>9}{'lowest':>9}{'under kernels':>15}")
     for way, row in result["summary"].items():
         traced = result["traces"].get(way, {}).get("share_under_kernels")
-        cells = [f"{value:.1%}" if value is not None else "" for value in (row["hidden"], row["hidden_lowest"], traced)]
+        cells = [
+            f"{value:.1%}" if value is not None else ""
+            for value in (row["hidden"], row["hidden_lowest"], traced)
+        ]
         print(f"{way:<22}{row['step_ms']:>10.3f}{cells[0]:>9}{cells[1]:>9}{cells[2]:>15}")
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/programs_not_written_for.py [--device cuda] [--only NAME] [--out FILE]
 
-The programs come with lightning, transformers, accelerate, torch and ultralytics; those whose packages are missing are
-skipped. A program's own count is the truth: of its framework, of the driver in lab/drivers/, or, where it does not
-count, of a witness in its process that uses other means than dynotune. Needs no network.
+The programs come with lightning, transformers, accelerate, torch and ultralytics; those whose packages are
+missing are skipped. A program's own count is the truth: of its framework, of the driver in lab/drivers/, or,
+where it does not count, of a witness in its process that uses other means than dynotune. Needs no network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> None:
             out.write_text(json.dumps({**describe(), "rows": rows}, indent=1) + "\n")
 
 
-def row_of(make: Callable[[Program, Path, str], dict[str, Any]], program: Program, device: str) -> dict[str, Any]:
+def row_of(
+    make: Callable[[Program, Path, str], dict[str, Any]], program: Program, device: str
+) -> dict[str, Any]:
     """What `make` finds of the program in a folder of its own, or why there is nothing."""
     if missing := program.missing():
         return {"program": program.name, "skipped": "without " + ", ".join(missing)}

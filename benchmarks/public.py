@@ -1,7 +1,8 @@
-"""What `dynotune tune` finds in three minutes, of programs that nobody of this project wrote, as they are published.
+"""What `dynotune tune` finds in three minutes, of programs that nobody of this project wrote, as they are
+published.
 
-    python benchmarks/public.py --sources FOLDER --device cuda [--plan] [--only NAME]… [--part KIND]…
-        [--lanes N | --lane I/N] [--budget-s S] [--tune-s S] [--out FILE] [--work FOLDER] [--keep FOLDER] [--no-lock]
+    python benchmarks/public.py --sources FOLDER --device cuda [--plan] [--only NAME]… [--part KIND]… [--lanes
+        N | --lane I/N] [--budget-s S] [--tune-s S] [--out FILE] [--work FOLDER] [--keep FOLDER] [--no-lock]
 
 FOLDER holds these repositories, each by its name:
 
@@ -13,15 +14,15 @@ FOLDER holds these repositories, each by its name:
     git clone https://github.com/Lightning-AI/pytorch-lightning
 
 They need, besides torch and torchvision: transformers, accelerate, datasets and evaluate; lightning and
-jsonargparse[signatures]; ultralytics. What is missing is said and left out. Nothing is downloaded while they run: what
-they read is made up (public_programs.py), and weights are random.
+jsonargparse[signatures]; ultralytics. What is missing is said and left out. Nothing is downloaded while they
+run: what they read is made up (public_programs.py), and weights are random.
 
 Of each program, in this order, as `tuning.py` does them:
 
 - `tune`: `dynotune tune --allow numerics --budget 180s`, and when it said what;
 - `verify`: `dynotune recipe verify`: the recipe against the program as published, in fresh pairs;
-- `informed`: the recipe against an informed hand, in fresh pairs; where nothing was proved, the program as published
-  against it.
+- `informed`: the recipe against an informed hand, in fresh pairs; where nothing was proved, the program as
+  published against it.
 
 What is done is in FILE and is not done again, besides what failed.
 """

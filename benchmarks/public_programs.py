@@ -1,10 +1,12 @@
-"""Programs of others, as published: where they are from, what they read, and what an informed hand would write.
+"""Programs of others, as published: where they are from, what they read, and what an informed hand would
+write.
 
-Nothing of a program is changed. Its files are copied into a folder of its own, where what it reads is made up beside
-them, and it is started there by the words that its own documentation gives.
+Nothing of a program is changed. Its files are copied into a folder of its own, where what it reads is made up
+beside them, and it is started there by the words that its own documentation gives.
 
-The informed hand is what somebody who knows the usual advice would write for this very program: by its own options
-where it has them, else by what three lines added to it would do, which is said here in settings of dynotune.
+The informed hand is what somebody who knows the usual advice would write for this very program: by its own
+options where it has them, else by what three lines added to it would do, which is said here in settings of
+dynotune.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ TUNE_S = 180.0
 HAND = "hand"
 """The placeholder of the words that one arm has and the other has not."""
 NUM_LINKED = {"cuda": 25_600, "cpu": 640}
-NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1", "HF_HOME": "cache"}
+NO_NETWORK = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_EVALUATE_OFFLINE": "1",
+    "HF_HOME": "cache",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +124,8 @@ class _Preparation:
 
 
 def characters(folder: Path, device: str) -> None:
-    """As nanoGPT's data/shakespeare_char/prepare.py leaves behind, of as many characters as Shakespeare wrote there."""
+    """As nanoGPT's data/shakespeare_char/prepare.py leaves behind, of as many characters as Shakespeare wrote
+    there."""
     import numpy as np
 
     data = folder / "data" / "shakespeare_char"
@@ -187,7 +195,10 @@ def detection(folder: Path, device: str) -> None:
         os.link(file, many / f"{number:05}.jpg")
 
 
-_MAKERS = {maker.__name__: maker for maker in (characters, corpus, text_and_tokenizer, classes_of_pictures, detection)}
+_MAKERS = {
+    maker.__name__: maker
+    for maker in (characters, corpus, text_and_tokenizer, classes_of_pictures, detection)
+}
 
 # The programs
 
@@ -195,7 +206,8 @@ _TF32, _BF16, _COMPILE = "matmul.fp32_precision=high", "precision.autocast=bf16"
 _WORKERS, _PINNED, _FUSED = f"loader.num_workers={CORES}", "loader.pin_memory=true", "optimizer.fused=true"
 _CHANNELS_LAST = "layout.channels_last=true"
 _SMALL_GPT = (
-    "--device=cpu --compile=False --eval_iters=1 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128"
+    "--device=cpu --compile=False --eval_iters=1 --block_size=64 --batch_size=12 --n_layer=4 "
+    "--n_head=4 --n_embd=128"
 )
 _TORCH_NEEDS = ("torch", "numpy")
 _VISION_NEEDS = ("torch", "torchvision", "PIL")
@@ -205,84 +217,167 @@ _TUNE_S = {"cuda": TUNE_S, "cpu": TUNE_S}
 
 PROGRAMS = [
     Public(
-        name="nanogpt", words=("train.py", "config/train_shakespeare_char.py"), needs=_TORCH_NEEDS,
-        by_device={"cpu": _SMALL_GPT}, repository="karpathy/nanoGPT", make="characters", run_s=_RUN_S, tune_s=_TUNE_S,
-        # It has TF32, bfloat16, pinned batches and a fused optimizer, and it compiles: there is nothing to add.
+        name="nanogpt",
+        words=("train.py", "config/train_shakespeare_char.py"),
+        needs=_TORCH_NEEDS,
+        by_device={"cpu": _SMALL_GPT},
+        repository="karpathy/nanoGPT",
+        make="characters",
+        run_s=_RUN_S,
+        tune_s=_TUNE_S,
+        # It has TF32, bfloat16, pinned batches and a fused optimizer, and it compiles: there is nothing to
+        # add.
     ),
     Public(
-        name="nanogpt-eager", words=("train.py", "config/train_shakespeare_char.py", "--compile=False"),
-        needs=_TORCH_NEEDS, by_device={"cpu": _SMALL_GPT}, repository="karpathy/nanoGPT", make="characters",
-        hand_words="--compile=True", run_s=_RUN_S, tune_s=_TUNE_S,
+        name="nanogpt-eager",
+        words=("train.py", "config/train_shakespeare_char.py", "--compile=False"),
+        needs=_TORCH_NEEDS,
+        by_device={"cpu": _SMALL_GPT},
+        repository="karpathy/nanoGPT",
+        make="characters",
+        hand_words="--compile=True",
+        run_s=_RUN_S,
+        tune_s=_TUNE_S,
     ),
     Public(
-        name="imagenet", words=("main.py", "--dummy", "-a", "resnet50"), needs=_VISION_NEEDS,
-        by_device={"cpu": "-a resnet18 -b 4 -j 1 --no-accel"}, repository="pytorch/examples", part="imagenet",
+        name="imagenet",
+        words=("main.py", "--dummy", "-a", "resnet50"),
+        needs=_VISION_NEEDS,
+        by_device={"cpu": "-a resnet18 -b 4 -j 1 --no-accel"},
+        repository="pytorch/examples",
+        part="imagenet",
         hand_settings=(_TF32, _BF16, _COMPILE, _WORKERS, _PINNED, _FUSED, _CHANNELS_LAST),
-        run_s={"cuda": 20.0, "cpu": 15.0}, tune_s=_TUNE_S,
+        run_s={"cuda": 20.0, "cpu": 15.0},
+        tune_s=_TUNE_S,
     ),
     Public(
         # No loader and no optimizer are in it: it slices one tensor and steps by hand.
-        name="word-language-model", words=("main.py",), needs=_TORCH_NEEDS,
-        by_device={"cuda": "--accel", "cpu": "--emsize 64 --nhid 64"}, repository="pytorch/examples",
-        part="word_language_model", make="corpus", hand_settings=(_TF32, _BF16, _COMPILE), run_s=_RUN_S, tune_s=_TUNE_S,
+        name="word-language-model",
+        words=("main.py",),
+        needs=_TORCH_NEEDS,
+        by_device={"cuda": "--accel", "cpu": "--emsize 64 --nhid 64"},
+        repository="pytorch/examples",
+        part="word_language_model",
+        make="corpus",
+        hand_settings=(_TF32, _BF16, _COMPILE),
+        run_s=_RUN_S,
+        tune_s=_TUNE_S,
     ),
     Public(
-        # BCELoss refuses to run under autocast on a GPU, so who knows that leaves autocast out. 25 epochs of made-up
-        # pictures last half a minute: here it makes more.
-        name="dcgan", words=("main.py", "--dataset", "fake", "--outf", "out", "--niter", "1000"),
+        # BCELoss refuses to run under autocast on a GPU, so who knows that leaves autocast out. 25 epochs of
+        # made-up pictures last half a minute: here it makes more.
+        name="dcgan",
+        words=("main.py", "--dataset", "fake", "--outf", "out", "--niter", "1000"),
         needs=_VISION_NEEDS,
-        by_device={"cuda": "--accel", "cpu": "--ngf 8 --ndf 8 --batchSize 16"}, repository="pytorch/examples",
-        part="dcgan", hand_settings=(_TF32, _COMPILE, _WORKERS, _PINNED, _FUSED, _CHANNELS_LAST),
-        run_s=_RUN_S, tune_s=_TUNE_S,
+        by_device={"cuda": "--accel", "cpu": "--ngf 8 --ndf 8 --batchSize 16"},
+        repository="pytorch/examples",
+        part="dcgan",
+        hand_settings=(_TF32, _COMPILE, _WORKERS, _PINNED, _FUSED, _CHANNELS_LAST),
+        run_s=_RUN_S,
+        tune_s=_TUNE_S,
     ),
     Public(
         name="timm",
-        words=("train.py", "--data-dir", "classes", "--val-split", "val", "--model", "resnet50", "--num-classes", "10"),
+        words=(
+            "train.py",
+            "--data-dir",
+            "classes",
+            "--val-split",
+            "val",
+            "--model",
+            "resnet50",
+            "--num-classes",
+            "10",
+        ),
         needs=(*_VISION_NEEDS, "yaml", "huggingface_hub", "safetensors"),
         by_device={"cpu": "--device cpu --model resnet18 --img-size 64 -b 8 -j 1"},
-        repository="huggingface/pytorch-image-models", make="classes_of_pictures",
+        repository="huggingface/pytorch-image-models",
+        make="classes_of_pictures",
         hand_words=f"--amp --amp-dtype bfloat16 --torchcompile --channels-last -j {CORES} --pin-mem",
-        env=NO_NETWORK, run_s={"cuda": 18.0, "cpu": 12.0}, tune_s=_TUNE_S,
+        env=NO_NETWORK,
+        run_s={"cuda": 18.0, "cpu": 12.0},
+        tune_s=_TUNE_S,
     ),
     Public(
         name="transformers",
         words=(
-            "run_clm.py", "--model_type", "gpt2", "--tokenizer_name", "tokenizer", "--train_file", "text.txt",
-            "--do_train", "--output_dir", "out", "--save_strategy", "no", "--report_to", "none",
+            "run_clm.py",
+            "--model_type",
+            "gpt2",
+            "--tokenizer_name",
+            "tokenizer",
+            "--train_file",
+            "text.txt",
+            "--do_train",
+            "--output_dir",
+            "out",
+            "--save_strategy",
+            "no",
+            "--report_to",
+            "none",
         ),
         needs=("torch", "transformers", "accelerate", "datasets", "evaluate"),
         by_device={
             "cpu": "--use_cpu --config_overrides n_layer=2,n_embd=64,n_head=2 --block_size 64 "
             "--per_device_train_batch_size 2"
         },
-        repository="huggingface/transformers", part="examples/pytorch/language-modeling", make="text_and_tokenizer",
-        hand_words=f"--bf16 --tf32 True --torch_compile --dataloader_num_workers {CORES} --optim adamw_torch_fused",
-        env=NO_NETWORK, run_s={"cuda": 25.0, "cpu": 25.0}, tune_s=_TUNE_S,
+        repository="huggingface/transformers",
+        part="examples/pytorch/language-modeling",
+        make="text_and_tokenizer",
+        hand_words=(
+            f"--bf16 --tf32 True --torch_compile --dataloader_num_workers {CORES} --optim adamw_torch_fused"
+        ),
+        env=NO_NETWORK,
+        run_s={"cuda": 25.0, "cpu": 25.0},
+        tune_s=_TUNE_S,
     ),
     Public(
         name="lightning",
         words=("imagenet.py", "fit", "--model.data_path", "classes", "--model.arch", "resnet50"),
         needs=(*_VISION_NEEDS, "lightning", "jsonargparse", "docstring_parser"),
-        by_device={"cpu": "--model.arch resnet18 --model.batch_size 2 --model.workers 1 --trainer.accelerator cpu"},
-        repository="Lightning-AI/pytorch-lightning", part="examples/pytorch/domain_templates",
-        make="classes_of_pictures", hand_words=f"--trainer.precision bf16-mixed --model.workers {CORES}",
-        hand_settings=(_TF32, _COMPILE, _FUSED, _CHANNELS_LAST), run_s={"cuda": 25.0, "cpu": 25.0}, tune_s=_TUNE_S,
+        by_device={
+            "cpu": "--model.arch resnet18 --model.batch_size 2 --model.workers 1 --trainer.accelerator cpu"
+        },
+        repository="Lightning-AI/pytorch-lightning",
+        part="examples/pytorch/domain_templates",
+        make="classes_of_pictures",
+        hand_words=f"--trainer.precision bf16-mixed --model.workers {CORES}",
+        hand_settings=(_TF32, _COMPILE, _FUSED, _CHANNELS_LAST),
+        run_s={"cuda": 25.0, "cpu": 25.0},
+        tune_s=_TUNE_S,
     ),
     Public(
         # It has half precision and eight workers of its own accord.
         name="yolo-train",
         words=(
-            "yolo", "train", "model=yolo11n.yaml", "data=data.yaml", "epochs=500", "plots=False", "val=False",
+            "yolo",
+            "train",
+            "model=yolo11n.yaml",
+            "data=data.yaml",
+            "epochs=500",
+            "plots=False",
+            "val=False",
             "save=False",
         ),
-        needs=_YOLO_NEEDS, script=False, by_device={"cuda": "device=0", "cpu": "device=cpu imgsz=96 batch=8 amp=False"},
-        make="detection", hand_words=f"compile=True cache=ram workers={CORES}", env=OFFLINE,
-        run_s={"cuda": 22.0, "cpu": 20.0}, tune_s=_TUNE_S,
+        needs=_YOLO_NEEDS,
+        script=False,
+        by_device={"cuda": "device=0", "cpu": "device=cpu imgsz=96 batch=8 amp=False"},
+        make="detection",
+        hand_words=f"compile=True cache=ram workers={CORES}",
+        env=OFFLINE,
+        run_s={"cuda": 22.0, "cpu": 20.0},
+        tune_s=_TUNE_S,
     ),
     Public(
-        name="yolo-predict", words=("yolo", "predict", "model=yolo11n.yaml", "source=many", "verbose=False"),
-        needs=_YOLO_NEEDS, script=False, by_device={"cuda": "device=0", "cpu": "device=cpu imgsz=96"},
-        make="detection", hand_words="half=True compile=True batch=32", env=OFFLINE,
-        run_s={"cuda": 14.0, "cpu": 15.0}, tune_s=_TUNE_S,
+        name="yolo-predict",
+        words=("yolo", "predict", "model=yolo11n.yaml", "source=many", "verbose=False"),
+        needs=_YOLO_NEEDS,
+        script=False,
+        by_device={"cuda": "device=0", "cpu": "device=cpu imgsz=96"},
+        make="detection",
+        hand_words="half=True compile=True batch=32",
+        env=OFFLINE,
+        run_s={"cuda": 14.0, "cpu": 15.0},
+        tune_s=_TUNE_S,
     ),
-]  # fmt: skip
+]

@@ -3,10 +3,10 @@
     python benchmarks/real_nothing.py [--device cuda] [--tunes 20] [--settings 8] [--only NAME]… [--lane I/N]
         [--tune-s 120] [--budget-s S] [--out FILE] [--work FOLDER] [--no-lock] [--rounding]
 
-The candidates are environment variables that nothing reads; all others are left out. With --rounding they are values
-of `matmul.fp32_precision`, and the programs run in autocast to bfloat16, where that setting rounds nothing. Programs
-take turns, each tune has a seed of its own. A tune in FILE is not made again; nothing is begun that would end after
-`--budget-s`. At most one recipe in 20 may hold any of them.
+The candidates are environment variables that nothing reads; all others are left out. With --rounding they are
+values of `matmul.fp32_precision`, and the programs run in autocast to bfloat16, where that setting rounds
+nothing. Programs take turns, each tune has a seed of its own. A tune in FILE is not made again; nothing is
+begun that would end after `--budget-s`. At most one recipe in 20 may hold any of them.
 """
 
 from __future__ import annotations
@@ -46,10 +46,14 @@ def show(result: dict[str, Any]) -> None:
 
 def parser_of(description: str | None, programs: Sequence[str]) -> argparse.ArgumentParser:
     """What a benchmark of many tunes is asked with; `programs` are those it takes by itself."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--tunes", type=int, default=20, help="at most")
-    parser.add_argument("--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(programs)}")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(programs)}"
+    )
     parser.add_argument("--lane", default="0/1", metavar="I/N")
     parser.add_argument("--tune-s", type=float)
     parser.add_argument("--budget-s", type=float, default=math.inf)

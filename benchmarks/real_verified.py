@@ -3,8 +3,9 @@
     python benchmarks/real_verified.py [--device cuda] [--recipes 10] [--tunes 20] [--only NAME]… [--lane I/N]
         [--tune-s S] [--budget-s S] [--out FILE] [--work FOLDER] [--no-lock]
 
-Programs take turns, each tune has a seed of its own, and each recipe is verified once, in fresh pairs, right after its
-tune. What is in FILE is not done again; nothing is begun that would end after `--budget-s`. Nine of ten have to be met.
+Programs take turns, each tune has a seed of its own, and each recipe is verified once, in fresh pairs, right
+after its tune. What is in FILE is not done again; nothing is begun that would end after `--budget-s`. Nine of
+ten have to be met.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def show(result: dict[str, Any]) -> None:
             continue
         again = verify.get("failed") or ratio(verify.get("speedup"), verify.get("ci"))
         stated = ratio(tune["stated"], tune["ci"])
-        print(f"| {name} | {' '.join(tune['recipe']) or 'none'} | {stated} | {again} | {verify.get('outcome', '')} |")
+        print(
+            f"| {name} | {' '.join(tune['recipe']) or 'none'} | {stated} | {again} | "
+            f"{verify.get('outcome', '')} |"
+        )
     found = result["summary"]
     print(f"{found['met']} of {found['verified']} recipes were met again")
 

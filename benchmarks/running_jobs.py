@@ -1,6 +1,7 @@
 """How often `diagnose --pid` names the right part of programs that are started bare and asked while they run.
 
-    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after S] [--out FILE]
+    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after S] [--out
+    FILE]
 
 Each program of lab/faults runs at its largest dose, and the clean ones at dose 0. `--dose` is that of
 programs with a fault of the loader, for a machine that others use as well: what is computed takes longer
@@ -61,7 +62,8 @@ def truths(device: str, loader_dose: int | None) -> Iterator[tuple[str, Fault, i
 
 
 def asked(fault: Fault, dose: int, device: str, after_s: float) -> dict[str, Any]:
-    """Start the program; ask it once it used `after_s` of the processor, or three times as long passed; end it."""
+    """Start the program; ask it once it used `after_s` of the processor, or three times as long passed; end
+    it."""
     words = [sys.executable, str(PROGRAMS / fault.program), *fault.args]
     words += ["--dose", str(dose), "--device", device, "--steps", "100000000"]
     env = {**os.environ, **(fault.env if dose else {})}
@@ -113,7 +115,9 @@ def summary(answers: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dose", type=int)
     parser.add_argument("--only", default="")

@@ -1,9 +1,9 @@
 """What the sampler costs the parent: CPU time a sample, and the share of one core at its interval.
 
 Run by hand: `python benchmarks/sampler_cost.py [--processes 20] [--threads 8] [--gpus]`. The tree it watches
-sleeps, so that the cost does not depend on how loaded it is. `--seconds` lets it run by itself as well, with the
-thread that asks for PCIe throughput and reading less often where it costs too much, and tells the share of one core
-of all its threads. Prints JSON.
+sleeps, so that the cost does not depend on how loaded it is. `--seconds` lets it run by itself as well, with
+the thread that asks for PCIe throughput and reading less often where it costs too much, and tells the share
+of one core of all its threads. Prints JSON.
 """
 
 from __future__ import annotations

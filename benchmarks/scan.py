@@ -1,10 +1,11 @@
-"""How long `dynotune startup scan` takes, what it says of whole installations, and whether cuobjdump says the same.
+"""How long `dynotune startup scan` takes, what it says of whole installations, and whether cuobjdump says the
+same.
 
     python benchmarks/scan.py FOLDER… [--compute-capability 9.0] [--rounds 5] [--cuobjdump] [--out FILE]
 
-Folders as wheels unpack into. A round is a process of its own, once with the files' pages in memory and once after they
-were dropped. `--cuobjdump` compares every entry of every library with what cuobjdump lists (it has to be on PATH), by
-the check of the tests; that takes minutes.
+Folders as wheels unpack into. A round is a process of its own, once with the files' pages in memory and once
+after they were dropped. `--cuobjdump` compares every entry of every library with what cuobjdump lists (it has
+to be on PATH), by the check of the tests; that takes minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "scan.json")
     args = parser.parse_args()
     times: dict[str, list[float]] = {"pages in memory": [], "pages dropped": []}
-    files = sorted({path.resolve() for folder in args.folders for path in folder.rglob("*") if path.is_file()})
+    files = sorted(
+        {path.resolve() for folder in args.folders for path in folder.rglob("*") if path.is_file()}
+    )
     for _ in range(args.rounds):
         drop_pages(files)
         times["pages dropped"].append(scanned(args.folders, args.compute_capability)[0])
@@ -78,7 +81,11 @@ def scanned(folders: list[Path], capability: str) -> tuple[float, dict[str, Any]
 def row(library: dict[str, Any], folders: list[Path]) -> dict[str, Any]:
     path = Path(library["path"])
     base = next((folder for folder in map(Path.resolve, folders) if path.is_relative_to(folder)), path.parent)
-    return {"path": str(path.relative_to(base)), "num_containers": library["num_containers"], **library["verdicts"][0]}
+    return {
+        "path": str(path.relative_to(base)),
+        "num_containers": library["num_containers"],
+        **library["verdicts"][0],
+    }
 
 
 def agreement(libraries: list[Path]) -> dict[str, Any]:
@@ -99,12 +106,16 @@ def agreement(libraries: list[Path]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"{result['num_files']:,} files, {result['size_bytes'] / 1e9:.1f} GB, {len(result['libraries'])} libraries")
+    print(
+        f"{result['num_files']:,} files, {result['size_bytes'] / 1e9:.1f} GB, {len(result['libraries'])} "
+        "libraries"
+    )
     for name, seconds in result["seconds"].items():
         print(f"{name:16} {statistics.median(seconds):.2f} s")
     for library in sorted(result["libraries"], key=lambda one: -one["num_containers"])[:5]:
         print(
-            f"{library['path']:60} {library['verdict']:8} {library['num_cannot']} of {library['num_containers']} cannot"
+            f"{library['path']:60} {library['verdict']:8} {library['num_cannot']} of "
+            f"{library['num_containers']} cannot"
         )
     if "cuobjdump" in result:
         print(result["cuobjdump"])

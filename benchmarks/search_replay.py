@@ -2,14 +2,16 @@
 
     python benchmarks/search_replay.py
 
-Commands are tables, runs take simulated seconds, the search is the shipped one, within one process and without it:
+Commands are tables, runs take simulated seconds, the search is the shipped one, within one process and
+without it:
 
-- synthetic tables with planted interactions, failing arms and noise; few settings with large gains; trainings whose
-  step is made of parts, of which settings spare some;
-- tables recorded on real machines (`results/tuning_tables/*.json`: every arm of a full factorial with its values), in a
-  quarter of the table's time, a run being drawn from what was recorded;
+- synthetic tables with planted interactions, failing arms and noise; few settings with large gains; trainings
+  whose step is made of parts, of which settings spare some;
+- tables recorded on real machines (`results/tuning_tables/*.json`: every arm of a full factorial with its
+  values), in a quarter of the table's time, a run being drawn from what was recorded;
 - tunes of 20 settings that do nothing, and of one that helps among 19;
-- the same of 8 that can be switched within one process, of a command whose start leaves no time for fresh pairs.
+- the same of 8 that can be switched within one process, of a command whose start leaves no time for fresh
+    pairs.
 
 Regret is what the best arm gains beyond the recipe, as the logarithm of a ratio.
 """
@@ -61,7 +63,11 @@ class Answer(NamedTuple):
 
 def tuned(problem: Problem) -> Answer:
     bench = SimulatedBench(
-        problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=problem.switch_sd
+        problem.table,
+        budget_s=problem.budget_s,
+        noise=problem.noise,
+        seed=problem.seed,
+        switch_sd=problem.switch_sd,
     )
     asked = study_of(problem.candidates, budget_s=problem.budget_s, seed=problem.seed)
     study = searched(asked, bench)
@@ -88,7 +94,9 @@ def jobs_of(num: int, tunes: int, tables: Path) -> list[tuple[str, Problem]]:
         for path in sorted(tables.glob("*.json"))
         for seed in range(num)
     ]
-    jobs += [(f"nothing helps, noise {sd:.1%}", helping(0.0, sd, seed)) for sd in SDS for seed in range(tunes)]
+    jobs += [
+        (f"nothing helps, noise {sd:.1%}", helping(0.0, sd, seed)) for sd in SDS for seed in range(tunes)
+    ]
     jobs += [
         (f"one gains {gain:.0%}, noise {sd:.1%}", helping(gain, sd, seed))
         for sd in SDS
@@ -120,7 +128,9 @@ def row_of(answers: list[Answer]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--num", type=int, default=100, help="tables of a kind, noise and budget")
     parser.add_argument("--tunes", type=int, default=400, help="tunes of settings that do nothing, a noise")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -134,12 +144,16 @@ def main() -> int:
         for name, answer in pool.imap_unordered(job, jobs, chunksize=8):
             by_name[name].append(answer)
     rows = {name: row_of(by_name[name]) for name in dict.fromkeys(name for name, _ in jobs)}
-    print("| tables | tunes | mean regret | median | with an idle setting | slower | reaches 95% | any recipe |")
+    print(
+        "| tables | tunes | mean regret | median | with an idle setting | slower | reaches 95% | any recipe |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, row in rows.items():
         print(
-            f"| {name} | {row['num']} | {row['mean_regret']:.1%} | {row['median_regret']:.1%} | {row['with_idle']:.1%} "
-            f"| {row['slower_than_baseline']:.1%} | {row['reaches_95_percent']:.0%} | {row['any_recipe']:.1%} |"
+            f"| {name} | {row['num']} | {row['mean_regret']:.1%} | {row['median_regret']:.1%} | "
+            f"{row['with_idle']:.1%} "
+            f"| {row['slower_than_baseline']:.1%} | {row['reaches_95_percent']:.0%} | "
+            f"{row['any_recipe']:.1%} |"
         )
     if str(asked.out) != "-":
         took = {"wall_s": round(time.monotonic() - began_s, 1)}

@@ -1,17 +1,20 @@
-"""Seconds that measured starts of a command take, under an old source tree and a new one, in turn on one machine.
+"""Seconds that measured starts of a command take, under an old source tree and a new one, in turn on one
+machine.
 
-    python benchmarks/starts.py --old FOLDER [--new FOLDER] [--small] [--only PROGRAM] [--budget 330] [--out FILE]
+    python benchmarks/starts.py --old FOLDER [--new FOLDER] [--small] [--only PROGRAM] [--budget 330] [--out
+    FILE]
 
-Each FOLDER holds the package `dynotune`. Three programs are started: a GPT trainer, examples/train_images.py and a
-Transformers Trainer. PYTHONDONTWRITEBYTECODE=1 is set, as in many containers, and both trees begin without bytecode.
+Each FOLDER holds the package `dynotune`. Three programs are started: a GPT trainer, examples/train_images.py
+and a Transformers Trainer. PYTHONDONTWRITEBYTECODE=1 is set, as in many containers, and both trees begin
+without bytecode.
 
 - `dynotune diagnose`: seconds to its answer, and the number of starts that it took.
-- `dynotune compare`: seconds of its first start and of its later, warm ones. It is interrupted once it has made enough
-  warm starts: its verdict is not needed.
+- `dynotune compare`: seconds of its first start and of its later, warm ones. It is interrupted once it has
+  made enough warm starts: its verdict is not needed.
 
-For each start: seconds from the launch to the end of the first step, and to the begin of the timed window. Every
-measurement has run and state folders of its own, so the trees share no cache. The result is written after each
-measurement, and what is in it already is not measured again. A failed measurement is made again.
+For each start: seconds from the launch to the end of the first step, and to the begin of the timed window.
+Every measurement has run and state folders of its own, so the trees share no cache. The result is written
+after each measurement, and what is in it already is not measured again. A failed measurement is made again.
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ def photographs(folder: Path) -> None:
         of_class = folder / "photographs" / str(number % 4)
         of_class.mkdir(parents=True, exist_ok=True)
         coarse = rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)
-        Image.fromarray(coarse).resize((320, 240), Image.Resampling.BICUBIC).save(of_class / f"{number:03}.jpg")
+        Image.fromarray(coarse).resize((320, 240), Image.Resampling.BICUBIC).save(
+            of_class / f"{number:03}.jpg"
+        )
 
 
 def trainer(batch_size: int) -> str:
@@ -133,7 +138,9 @@ class Bench:
         """Import once what the programs import: the first to read it from the disk would pay for all."""
         code = "import torch; torch.zeros(1, device='cuda' if torch.cuda.is_available() else 'cpu')"
         more = "\ntry:\n from transformers import GPT2LMHeadModel, Trainer\nexcept ImportError: pass"
-        subprocess.run([sys.executable, "-c", code + more], env=self._environment("new", self._scratch), check=True)
+        subprocess.run(
+            [sys.executable, "-c", code + more], env=self._environment("new", self._scratch), check=True
+        )
 
     def measure(self, tree: str, name: str, action: str, key: str) -> Row:
         """Run `dynotune ACTION` of `tree` on the program, and read what it recorded."""
@@ -146,7 +153,11 @@ class Bench:
         begin_s = time.monotonic()
         with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
             process = subprocess.Popen(
-                words, env=self._environment(tree, folder), cwd=self._folder(name), stdout=stdout, stderr=stderr
+                words,
+                env=self._environment(tree, folder),
+                cwd=self._folder(name),
+                stdout=stdout,
+                stderr=stderr,
             )
             end = wait(process, begin_s + DEADLINE_S, lambda: action == "compare" and has_enough(runs))
         row: Row = {
@@ -154,7 +165,9 @@ class Bench:
             "wall_s": time.monotonic() - begin_s,
             "end": end,
             "bytecode_beside": have_bytecode(),
-            "num_starts": len({file.parent for which in ("run.json", "plan.json") for file in runs.rglob(which)}),
+            "num_starts": len(
+                {file.parent for which in ("run.json", "plan.json") for file in runs.rglob(which)}
+            ),
             "starts": starts(runs),
         }
         if end not in ("0", "enough"):
@@ -176,13 +189,19 @@ class Bench:
 
     def _command(self, name: str) -> list[str]:
         program = PROGRAMS[name]
-        return [sys.executable, str(ROOT / program.file), *(program.small if self._small else program.arguments)]
+        return [
+            sys.executable,
+            str(ROOT / program.file),
+            *(program.small if self._small else program.arguments),
+        ]
 
     def _environment(self, tree: str, folder: Path) -> dict[str, str]:
         """Ours, with that tree's package, without bytecode, and with a home below `folder`."""
         others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if not is_tree(entry)]
         home = folder / "home"
-        homes = {f"XDG_{what}_HOME": str(home / what.lower()) for what in ("STATE", "CACHE", "CONFIG", "DATA")}
+        homes = {
+            f"XDG_{what}_HOME": str(home / what.lower()) for what in ("STATE", "CACHE", "CONFIG", "DATA")
+        }
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
         return {
             **env,
@@ -265,8 +284,14 @@ def table(measurements: Mapping[str, Row]) -> list[Row]:
     """A row for each quantity of each program: the median of its values, by tree."""
     rows = []
     for name in PROGRAMS:
-        own = {key: row for key, row in measurements.items() if key.startswith(f"{name}/") and "failed" not in row}
-        diagnoses = {tree: [row for key, row in own.items() if is_of(key, "diagnose", tree)] for tree in TREES}
+        own = {
+            key: row
+            for key, row in measurements.items()
+            if key.startswith(f"{name}/") and "failed" not in row
+        }
+        diagnoses = {
+            tree: [row for key, row in own.items() if is_of(key, "diagnose", tree)] for tree in TREES
+        }
         both = {tree: [row for key, row in own.items() if key.endswith(f"/{tree}")] for tree in TREES}
         compares = {tree: [row for key, row in own.items() if is_of(key, "compare", tree)] for tree in TREES}
         quantities: dict[str, Mapping[str, Iterable[Any]]] = {
@@ -310,7 +335,9 @@ WORDS = {
 
 
 def show(measurements: Mapping[str, Row]) -> None:
-    print(f"{'program':<14}{'median of':<35}{'old':>8}{'new':>8}{'new/old':>9}{'old/new':>9}  bound", flush=True)
+    print(
+        f"{'program':<14}{'median of':<35}{'old':>8}{'new':>8}{'new/old':>9}{'old/new':>9}  bound", flush=True
+    )
     for row in table(measurements):
         old, new, ratio = row["old"], row["new"], row["new_of_old"]
         shown = [f"{'?' if value is None else f'{value:.2f}':>8}" for value in (old, new)]
@@ -346,22 +373,36 @@ def plan(only: Sequence[str], repeats: Mapping[str, int]) -> list[list[tuple[str
 def have_bytecode() -> list[str]:
     """Packages, among those that take longest to import, that have bytecode beside them."""
     specs = {name: importlib.util.find_spec(name) for name in ("torch", "transformers", "numpy")}
-    origins = {name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin is not None}
+    origins = {
+        name: Path(spec.origin)
+        for name, spec in specs.items()
+        if spec is not None and spec.origin is not None
+    }
     # Not `cache_from_source`: this process may have another prefix of bytecode than the programs.
     file = f"__init__.{sys.implementation.cache_tag}.pyc"
     return [name for name, origin in origins.items() if (origin.parent / "__pycache__" / file).is_file()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--old", type=Path, required=True, help="Folder that holds the package dynotune.")
-    parser.add_argument("--new", type=Path, default=ROOT / "src", help="Likewise; src of this checkout, without.")
-    parser.add_argument("--names", nargs=2, default=TREES, metavar=("OLD", "NEW"), help="For the result: commits.")
+    parser.add_argument(
+        "--new", type=Path, default=ROOT / "src", help="Likewise; src of this checkout, without."
+    )
+    parser.add_argument(
+        "--names", nargs=2, default=TREES, metavar=("OLD", "NEW"), help="For the result: commits."
+    )
     parser.add_argument("--small", action="store_true", help="Sizes for a CPU.")
     parser.add_argument("--only", action="append", choices=list(PROGRAMS), default=[])
-    parser.add_argument("--repeats", type=int, default=2, help="Of diagnose; compare makes several starts at once.")
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="Of diagnose; compare makes several starts at once."
+    )
     parser.add_argument("--compare-repeats", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=float("inf"), help="Seconds; begin nothing that takes longer.")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="Seconds; begin nothing that takes longer."
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     begin_s = time.monotonic()
@@ -373,7 +414,9 @@ def main() -> None:
     setup = {"trees": dict(zip(TREES, args.names, strict=True)), "small": args.small}
     with result_file.opened(out) as result:
         if result.setdefault("setup", setup) != setup:
-            raise SystemExit(f"{out} was made with another setup: {result['setup']}. Name another file with --out.")
+            raise SystemExit(
+                f"{out} was made with another setup: {result['setup']}. Name another file with --out."
+            )
         result["command"] = without_places(result["command"])
         done = result.setdefault("measurements", {})
     to_do = [
@@ -386,7 +429,10 @@ def main() -> None:
         if any(to_do):
             bench.read_files()
             if names := have_bytecode():
-                print(f"{', '.join(names)}: bytecode lies beside the package, so PYTHONDONTWRITEBYTECODE costs less")
+                print(
+                    f"{', '.join(names)}: bytecode lies beside the package, so PYTHONDONTWRITEBYTECODE "
+                    "costs less"
+                )
         for pair in filter(None, to_do):
             pair_begin_s, action = time.monotonic(), pair[0][2]
             if pair_begin_s - begin_s + longest_s.get(action, 0.0) > args.budget:

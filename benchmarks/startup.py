@@ -1,11 +1,13 @@
-"""Starts with caches cold, warm, too small, disabled; and with caches that were packed and unpacked elsewhere.
+"""Starts with caches cold, warm, too small, disabled; and with caches that were packed and unpacked
+elsewhere.
 
     python benchmarks/startup.py --device cuda [--pairs 8] [--only ptx] [--work DIR]
     python benchmarks/startup.py --device cpu
 
-`cuda`: 150 kernels built here with nvcc, as PTX for compute capability 7.5 alone and as machine code for this GPU, each
-timed by `dynotune startup time` and explained by it and by `scan`; and two programs that torch.compile compiles. `cpu`:
-a program of gcc, which has no caches, and the same two. What is finished is kept: a second call goes on.
+`cuda`: 150 kernels built here with nvcc, as PTX for compute capability 7.5 alone and as machine code for this
+GPU, each timed by `dynotune startup time` and explained by it and by `scan`; and two programs that
+torch.compile compiles. `cpu`: a program of gcc, which has no caches, and the same two. What is finished is
+kept: a second call goes on.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ __global__ void kernel_{n}(float* x, int size) {{
         x[i] = tile[threadIdx.x ^ {lane}] + b;
     }}
 }}
-"""
+"""  # noqa: E501
 MAIN = """
 int main() {{
     float* x;
@@ -136,7 +138,9 @@ def build(work: Path, device: str, *flags: str) -> Path:
     return binary
 
 
-def dynotune(*words: str, env: dict[str, str] | None = None, fails: bool = False) -> subprocess.CompletedProcess[str]:
+def dynotune(
+    *words: str, env: dict[str, str] | None = None, fails: bool = False
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dynotune", *words]
     print("$", shlex.join(["dynotune", *words]), flush=True)
     done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True)
@@ -182,12 +186,15 @@ def of_compiled(command: list[str], work: Path, pairs: int) -> dict[str, Any]:
     return timed([], command, work, pairs, {})
 
 
-def timed(options: list[str], command: list[str], work: Path, pairs: int, env: dict[str, str]) -> dict[str, Any]:
+def timed(
+    options: list[str], command: list[str], work: Path, pairs: int, env: dict[str, str]
+) -> dict[str, Any]:
     runs = work / "runs"
     options = [*options, "--blocks", str(pairs), "--run-dir", str(runs), "--json", "-"]
     done = dynotune("startup", "time", *options, "--", *command, env=env)
     startup = json.loads(done.stdout)
-    # Of a machine with others on it every block may be void; the values are kept all the same, and said to be so.
+    # Of a machine with others on it every block may be void; the values are kept all the same, and said to be
+    # so.
     blocks = startup["blocks"] or [voided["values"] for voided in startup["voided"]]
     starts: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ("cold", "warm", "off")}
     for block in blocks:
@@ -217,7 +224,9 @@ def timed(options: list[str], command: list[str], work: Path, pairs: int, env: d
 def phases(starts: list[dict[str, Any]]) -> dict[str, float]:
     names = starts[0]["phases"] if starts else {}
     values = {name: [start["phases"][name] for start in starts] for name in names}
-    known = {name: each for name, each in values.items() if all(isinstance(value, int | float) for value in each)}
+    known = {
+        name: each for name, each in values.items() if all(isinstance(value, int | float) for value in each)
+    }
     return {name: statistics.median(each) for name, each in known.items() if any(each)}
 
 
@@ -229,7 +238,11 @@ def median(values: Any) -> float | None:
 def of_unpacked(net: str, command: list[str], work: Path, pairs: int) -> dict[str, Any]:
     """Warm caches are packed, unpacked below a fresh home, and the starts with either compared."""
     with tempfile.TemporaryDirectory(dir=work) as scratch:
-        made, fresh, pack = Path(scratch) / "made", Path(scratch) / "home" / "caches", Path(scratch) / f"{net}.pack"
+        made, fresh, pack = (
+            Path(scratch) / "made",
+            Path(scratch) / "home" / "caches",
+            Path(scratch) / f"{net}.pack",
+        )
         fresh.parent.mkdir()
         runs = ("--run-dir", str(work / "runs"))
         warmed = json.loads(
@@ -239,7 +252,9 @@ def of_unpacked(net: str, command: list[str], work: Path, pairs: int) -> dict[st
         home = {"HOME": str(fresh.parent)}
         dynotune("startup", "unpack", str(pack), "--trust", "--caches", str(fresh), "--", *command, env=home)
         before = num_files(fresh)
-        settings = [f"env.{name}={value}" for name, value in variables(fresh).items()] + [f"env.HOME={fresh.parent}"]
+        settings = [f"env.{name}={value}" for name, value in variables(fresh).items()] + [
+            f"env.HOME={fresh.parent}"
+        ]
         against = [f"env.{name}={value}" for name, value in variables(made).items()]
         compared = json.loads(
             dynotune(

@@ -1,17 +1,18 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
-    python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input …]
-        [--slow 1] [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep DIR]
-        [--out FILE]
+    python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input
+        …] [--slow 1] [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep
+        DIR] [--out FILE]
 
-Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank (or `--slow` of them) waits
-`--delays` milliseconds a step in one phase, has longer samples (`length`), or shares its core with many processes
-(`cores`); or none does. A cell is right if these ranks are named and no other, and this phase alone: of `length`
-forward, backward or both; of `cores` any or none, since a core taken is missing in all. A clean one is right if nobody
-is named. `said` tells whether the finding is more than low, as it is not if recording slowed steps by more than the
-rank is late. `--seed` draws ranks and nets. What is in FILE is not run again; no cell is begun once `--budget` seconds
-are over. `--side-by-side` runs so many cells at once, each on GPUs and cores of its own. `--keep` packs the traces of
-cells that are not right, about a MB each for two ranks.
+Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank (or `--slow` of them)
+waits `--delays` milliseconds a step in one phase, has longer samples (`length`), or shares its core with many
+processes (`cores`); or none does. A cell is right if these ranks are named and no other, and this phase
+alone: of `length` forward, backward or both; of `cores` any or none, since a core taken is missing in all. A
+clean one is right if nobody is named. `said` tells whether the finding is more than low, as it is not if
+recording slowed steps by more than the rank is late. `--seed` draws ranks and nets. What is in FILE is not
+run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at once,
+each on GPUs and cores of its own. `--keep` packs the traces of cells that are not right, about a MB each for
+two ranks.
 """
 
 from __future__ import annotations
@@ -58,12 +59,32 @@ class Cell:
 
     @property
     def key(self) -> str:
-        dose = f" {self.delay_ms} ms" if self.delay_ms is not None else f" {self.number}" * (self.fault == "none")
+        dose = (
+            f" {self.delay_ms} ms"
+            if self.delay_ms is not None
+            else f" {self.number}" * (self.fault == "none")
+        )
         return f"{self.net} {self.fault}{dose}" + f" on {len(self.late)} ranks" * (len(self.late) > 1)
 
     def command(self, args: argparse.Namespace) -> list[str]:
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.ranks), str(PROGRAM)]
-        what = ["--fault", self.fault, "--net", self.net, "--rank", *map(str, self.ranks), "--device", args.device]
+        start = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(args.ranks),
+            str(PROGRAM),
+        ]
+        what = [
+            "--fault",
+            self.fault,
+            "--net",
+            self.net,
+            "--rank",
+            *map(str, self.ranks),
+            "--device",
+            args.device,
+        ]
         spin = ["--spin"] * (args.spin and self.fault in ("forward", "backward"))
         return [sys.executable, *start, *what, "--delay", str((self.delay_ms or 0) / 1e3), *spin]
 
@@ -112,15 +133,21 @@ def measured(cell: Cell, args: argparse.Namespace, lane: int) -> Row:
             ended = f"exit code {ran.returncode}: {ran.stderr[-400:]}"
         except subprocess.TimeoutExpired:
             ended = f"not done after {DEADLINE_S} s"
-        row: Row = {"planted_ranks": sorted(cell.late), "planted": cell.fault,
-                    "delay_ms": cell.delay_ms, "net": cell.net, "took_s": time.monotonic() - begin_s}  # fmt: skip
+        row: Row = {
+            "planted_ranks": sorted(cell.late),
+            "planted": cell.fault,
+            "delay_ms": cell.delay_ms,
+            "net": cell.net,
+            "took_s": time.monotonic() - begin_s,
+        }
         observations = sorted(Path(folder).glob("**/observation.json"))
         if not observations:
             return row | {"right": False, "failed": without_places(ended)}
         row |= judged(cell, json.loads(observations[0].read_text()), found)
         if args.keep and not row["right"]:
             packed(
-                sorted(Path(folder).glob("**/trace-rank*.json.gz")), args.keep / f"{cell.key.replace(' ', '-')}.tar.xz"
+                sorted(Path(folder).glob("**/trace-rank*.json.gz")),
+                args.keep / f"{cell.key.replace(' ', '-')}.tar.xz",
             )
         return row
 
@@ -142,7 +169,9 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
         return {"right": False, "failed": "the ranks were not recorded"}
     named = ranks["stragglers"]
     findings = json.loads(diagnosis.read_text()).get("findings", []) if diagnosis.is_file() else []
-    notes = [note for note in (*observation["notes"], *observation["trace"]["notes"]) if "other processes" in note]
+    notes = [
+        note for note in (*observation["notes"], *observation["trace"]["notes"]) if "other processes" in note
+    ]
     said = next((each for each in findings if each["id"] == "rank-imbalance"), {})
     return {
         "named": named,
@@ -161,7 +190,11 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{'planted':<28}{'rank':<18}{'phase':<20}right"]
     for row in sorted(rows, key=lambda row: (row["planted"], row["delay_ms"] or 0, row["net"])):
         dose = f" {row['delay_ms']} ms" if row["delay_ms"] else ""
-        named = "failed" if "failed" in row else f"{row['planted_ranks']} -> {[one['rank'] for one in row['named']]}"
+        named = (
+            "failed"
+            if "failed" in row
+            else f"{row['planted_ranks']} -> {[one['rank'] for one in row['named']]}"
+        )
         phases = " ".join(phase for one in row.get("named", []) for phase in one["phases"]) or "-"
         right = "yes" if row["right"] else "no"
         lines.append(f"{row['planted'] + dose + ', ' + row['net']:<28}{named:<18}{phases:<20}{right}")
@@ -178,7 +211,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--slow", type=int, default=1, help="ranks that are slow alike")
@@ -211,7 +246,13 @@ def main() -> None:
                 with result_file.opened(out) as result:
                     result.update(device=args.device, ranks=args.ranks, spin=args.spin, seed=args.seed)
                     result.setdefault("rows", {})[cell.key] = row
-                print(cell.key, row["planted_ranks"], row.get("named", row.get("failed")), row["right"], flush=True)
+                print(
+                    cell.key,
+                    row["planted_ranks"],
+                    row.get("named", row.get("failed")),
+                    row["right"],
+                    flush=True,
+                )
         finally:
             lanes.put(lane)
 

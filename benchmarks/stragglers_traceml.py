@@ -1,9 +1,11 @@
-"""Run TraceML on the programs of `stragglers.py`, and keep what it says; the reader judges whether it is right.
+"""Run TraceML on the programs of `stragglers.py`, and keep what it says; the reader judges whether it is
+right.
 
-    PYTHONPATH=... python benchmarks/stragglers_traceml.py [--device cpu] [--ranks 2] [--delays 100 200] [--budget S]
+    PYTHONPATH=... python benchmarks/stragglers_traceml.py [--device cpu] [--ranks 2] [--delays 100 200]
+    [--budget S]
 
-`traceml-ai` must be importable. The steps are marked as its guide says; the last lines of its summary, the verdict and
-its reason are kept. One result grows over several calls.
+`traceml-ai` must be importable. The steps are marked as its guide says; the last lines of its summary, the
+verdict and its reason are kept. One result grows over several calls.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ DEADLINE_S = 120
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--delays", type=int, nargs="+", default=[200, 100], help="milliseconds")
@@ -56,10 +60,25 @@ def told(fault: str, delay_ms: int, asked: argparse.Namespace) -> dict[str, Any]
     words += ["--device", asked.device, "--steps", str(asked.steps), "--traceml"]
     with tempfile.TemporaryDirectory() as folder:
         line = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", str(PROGRAM)]
-        line += ["--nproc-per-node", str(asked.ranks), "--logs-dir", folder, "--run-name", "one", "--args", *words]
+        line += [
+            "--nproc-per-node",
+            str(asked.ranks),
+            "--logs-dir",
+            folder,
+            "--run-name",
+            "one",
+            "--args",
+            *words,
+        ]
         try:
             done = subprocess.run(
-                line, env=os.environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=folder
+                line,
+                env=os.environ,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+                cwd=folder,
             )
             end, code = (done.stdout + done.stderr)[-400:], done.returncode
         except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""How often a live run's interval of an arm holds the truth, and how often a good arm would be dropped; simulated.
+"""How often a live run's interval of an arm holds the truth, and how often a good arm would be dropped;
+simulated.
 
     python benchmarks/switch_interval.py [--times 2000]
 
@@ -29,7 +30,8 @@ WORLDS = {
 
 
 def blocks(draw: np.random.Generator, gain: float, *, drift: float, stalls: float) -> list[Block]:
-    """Of an arm that is faster by `gain`, the logarithm of a ratio; the other arms take their turns between."""
+    """Of an arm that is faster by `gain`, the logarithm of a ratio; the other arms take their turns
+    between."""
     made, level = [], 0.0
     for number in range(NUM_BLOCKS):
         for _ in range(4 * (NUM_ARMS - 1)):
@@ -44,9 +46,15 @@ def blocks(draw: np.random.Generator, gain: float, *, drift: float, stalls: floa
             timed[which].append(Stretch(seconds, 10, None))
         made.append(
             Block(
-                arm=0, number=number, order=order, begin_s=0.0, end_s=1.0, baseline=timed["A"], candidate=timed["B"]
+                arm=0,
+                number=number,
+                order=order,
+                begin_s=0.0,
+                end_s=1.0,
+                baseline=timed["A"],
+                candidate=timed["B"],
             )
-        )  # fmt: skip
+        )
     return made
 
 

@@ -1,9 +1,10 @@
-"""The area that optimisation profiles waste on ten histograms of shapes, beside one profile from smallest to largest.
+"""The area that optimisation profiles waste on ten histograms of shapes, beside one profile from smallest to
+largest.
 
     python benchmarks/tensorrt_plans.py [--out FILE]
 
-The histograms are those of the tests. What is wasted is counted here anew: a call's elements that the smallest profile
-holding it has too many. Sizes alone, on any machine.
+The histograms are those of the tests. What is wasted is counted here anew: a call's elements that the
+smallest profile holding it has too many. Sizes alone, on any machine.
 """
 
 from __future__ import annotations
@@ -29,11 +30,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "tensorrt_plans.json")
     args = parser.parse_args()
     rows = [row(made.__name__, plan_profiles(made()), plan_profiles(made(), 1)) for made in TEN]
-    result = {**describe(), "command": "python benchmarks/tensorrt_plans.py", "most": MOST, "histograms": rows}
+    result = {
+        **describe(),
+        "command": "python benchmarks/tensorrt_plans.py",
+        "most": MOST,
+        "histograms": rows,
+    }
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     for each in rows:
         print(
-            f"{each['name']:34} {each['num_profiles']} profiles {each['wasted']:6.1%}, one {each['wasted_by_one']:6.1%}"
+            f"{each['name']:34} {each['num_profiles']} profiles {each['wasted']:6.1%}, one "
+            f"{each['wasted_by_one']:6.1%}"
         )
     missed = [each["name"] for each in rows if each["ratio"] > MOST or not each["all_held"]]
     sys.exit(f"More than half is wasted, or not all is held: {', '.join(missed)}" if missed else 0)
@@ -47,7 +54,9 @@ def row(name: str, plan: EnginePlan, one: EnginePlan) -> dict[str, Any]:
         "num_calls": sum(call.num for call in plan.histogram.calls),
         "num_shapes": len(plan.histogram.calls),
         "num_profiles": len(plan.profiles),
-        "all_held": all(any(holds(each, call.shapes) for each in plan.profiles) for call in plan.histogram.calls),
+        "all_held": all(
+            any(holds(each, call.shapes) for each in plan.profiles) for call in plan.histogram.calls
+        ),
         "wasted": ours / (used + ours),
         "wasted_by_one": theirs / (used + theirs),
         "ratio": ours / theirs,
@@ -70,7 +79,8 @@ def holds(profile: Profile, shapes: Shapes) -> bool:
 def wasted(plan: EnginePlan) -> int:
     """Elements too many, over all calls."""
     return sum(
-        call.num * (min(area(each.max) for each in plan.profiles if holds(each, call.shapes)) - area(call.shapes))
+        call.num
+        * (min(area(each.max) for each in plan.profiles if holds(each, call.shapes)) - area(call.shapes))
         for call in plan.histogram.calls
     )
 

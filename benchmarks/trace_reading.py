@@ -1,9 +1,10 @@
-"""What it costs to read a recorded trace: dynotune, HolisticTraceAnalysis, and the decoding alone, side by side.
+"""What it costs to read a recorded trace: dynotune, HolisticTraceAnalysis, and the decoding alone, side by
+side.
 
     python benchmarks/trace_reading.py [FOLDER] [--hta VENV] [--large-bytes 400e6] [--repeats 5] [--out FILE]
 
-On each trace in FOLDER and on a large one that is made of the longest of them, its steps repeated with fresh ids.
-Each measurement is a process of its own; the arms of one file take turns, in random order:
+On each trace in FOLDER and on a large one that is made of the longest of them, its steps repeated with fresh
+ids. Each measurement is a process of its own; the arms of one file take turns, in random order:
 
 - `dynotune`: all timelines and all facts;
 - `hta`: HolisticTraceAnalysis 0.5.0, construction and the breakdowns of time, idle time and kernels;
@@ -79,7 +80,10 @@ with gzip.open(path) as file:
 """,
     ),
     "hta": (
-        "import logging; logging.disable(); from hta.trace_analysis import TraceAnalysis; rank = int(sys.argv[2])",
+        (
+            "import logging; logging.disable(); from hta.trace_analysis import TraceAnalysis; rank = "
+            "int(sys.argv[2])"
+        ),
         """
 analysis = TraceAnalysis(trace_files={rank: str(path)})
 analysis.get_temporal_breakdown(visualize=False)
@@ -91,11 +95,15 @@ analysis.get_gpu_kernel_breakdown(visualize=False)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     traces = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
     parser.add_argument("folder", type=Path, nargs="?", default=traces, help="of .json.gz files")
     parser.add_argument("--hta", type=Path, metavar="VENV", help=f"with {HTA} in it; made if it is not given")
-    parser.add_argument("--large-bytes", type=float, default=400e6, help="of the large trace, unpacked; 0 for none")
+    parser.add_argument(
+        "--large-bytes", type=float, default=400e6, help="of the large trace, unpacked; 0 for none"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--large-repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
@@ -148,9 +156,12 @@ def measure(path: Path, hta: Path, repeats: int, chance: random.Random) -> dict[
         for key in [key for key in arm if key.startswith("all_")]:
             arm[key.removeprefix("all_")] = median(arm[key])
     unpacked = unpacked_bytes(path)
-    return {"file": path.name, "num_bytes": path.stat().st_size, "unpacked_bytes": unpacked, "arms": arms} | ratios(
-        arms, unpacked
-    )
+    return {
+        "file": path.name,
+        "num_bytes": path.stat().st_size,
+        "unpacked_bytes": unpacked,
+        "arms": arms,
+    } | ratios(arms, unpacked)
 
 
 def run(python: str, name: str, path: Path, rank: str) -> dict[str, Any]:
@@ -167,7 +178,8 @@ def run(python: str, name: str, path: Path, rank: str) -> dict[str, Any]:
 
 
 def ratios(arms: dict[str, dict[str, Any]], unpacked: int) -> dict[str, float | None]:
-    """What is claimed: how much faster than HTA, how much dearer than decoding, and memory by the text's size."""
+    """What is claimed: how much faster than HTA, how much dearer than decoding, and memory by the text's
+    size."""
 
     def over(one: str, other: str, key: str = "work_s") -> float | None:
         return arms[one][key] / arms[other][key] if key in arms[one] and key in arms[other] else None
@@ -188,9 +200,15 @@ def print_row(row: dict[str, Any]) -> None:
             print(f"  {name:12} failed: {arm['failed'][:90]}")
         else:
             print(
-                f"  {name:12} {arm['work_s']:9.4f} s {arm['wall_s']:9.4f} s wall {arm['peak_bytes'] / 2**20:8.1f} MiB"
+                f"  {name:12} {arm['work_s']:9.4f} s {arm['wall_s']:9.4f} s wall "
+                f"{arm['peak_bytes'] / 2**20:8.1f} MiB"
             )
-    for name in ("hta_over_dynotune", "hta_over_dynotune_with_imports", "dynotune_over_msgspec", "peak_over_unpacked"):
+    for name in (
+        "hta_over_dynotune",
+        "hta_over_dynotune_with_imports",
+        "dynotune_over_msgspec",
+        "peak_over_unpacked",
+    ):
         print(f"  {name:31} {'-' if row[name] is None else format(row[name], '.2f')}", flush=True)
 
 
@@ -210,7 +228,8 @@ def unpacked_bytes(path: Path) -> int:
 
 
 def repeat_steps(source: Path, target: Path, num_bytes: int) -> None:
-    """A trace of at least `num_bytes`: that of `source` again and again, later each time, with fresh ids and steps."""
+    """A trace of at least `num_bytes`: that of `source` again and again, later each time, with fresh ids and
+    steps."""
     document, events = events_of(source)
     head = json.dumps(document, indent=2).removesuffix("\n}")
     with target.open("wb") as packed, gzip.open(packed, "wb", compresslevel=6) as file:
@@ -233,14 +252,20 @@ def repeated(events: list[dict[str, Any]]) -> Iterator[bytes]:
     num_steps = sum(event["name"].startswith("ProfilerStep#") for event in timed)
     yield ",\n".join(json.dumps(event) for event in events if event["ph"] == "M").encode()
     for number in count():
-        yield ",\n".join(json.dumps(later(event, number, period, largest_id, num_steps)) for event in timed).encode()
+        yield ",\n".join(
+            json.dumps(later(event, number, period, largest_id, num_steps)) for event in timed
+        ).encode()
 
 
-def later(event: dict[str, Any], number: int, period: float, largest_id: int, num_steps: int) -> dict[str, Any]:
+def later(
+    event: dict[str, Any], number: int, period: float, largest_id: int, num_steps: int
+) -> dict[str, Any]:
     """The event, `number` periods later."""
     event = {**event, "ts": round(event["ts"] + number * period, 3)}
     if event["name"].startswith("ProfilerStep#"):
-        event["name"] = f"ProfilerStep#{int(event['name'].removeprefix('ProfilerStep#')) + number * num_steps}"
+        event["name"] = (
+            f"ProfilerStep#{int(event['name'].removeprefix('ProfilerStep#')) + number * num_steps}"
+        )
     if isinstance(event.get("id"), int):
         event["id"] += number * largest_id
     if args := event.get("args"):

@@ -1,4 +1,5 @@
-"""Does `dynotune tune` beat the program as written, an informed hand, other tuners, and is it near the best there is?
+"""Does `dynotune tune` beat the program as written, an informed hand, other tuners, and is it near the best
+there is?
 
     python benchmarks/tuning.py --device cuda [--plan] [--only NAME]… [--part KIND]… [--lanes N | --lane I/N]
         [--budget-s S] [--out FILE] [--tables FOLDER] [--work FOLDER] [--keep FOLDER] [--no-lock]
@@ -7,16 +8,17 @@ Of each program (lab/tuning/programs.py), in this order:
 
 - `tune`: `dynotune tune --allow numerics`;
 - `verify`: `dynotune recipe verify`: the recipe against the program as written, in fresh pairs;
-- `informed`: the recipe against the program with TF32, autocast, a worker a core and pinned memory, in fresh pairs;
-- `autotune`, `slowai`: what pytorch-autotune and slowai choose for it; `autotune-pairs`, `slowai-pairs`: the recipe
-  against that, in fresh pairs;
-- `table`, `table-tune`: of two programs a full factorial table, block by block, and tune's choice in a quarter of its
-  time.
+- `informed`: the recipe against the program with TF32, autocast, a worker a core and pinned memory, in fresh
+    pairs;
+- `autotune`, `slowai`: what pytorch-autotune and slowai choose for it; `autotune-pairs`, `slowai-pairs`: the
+  recipe against that, in fresh pairs;
+- `table`, `table-tune`: of two programs a full factorial table, block by block, and tune's choice in a
+  quarter of its time.
 
-Whatever is in FILE and FOLDER is not done again, besides what failed. Nothing is begun that by its estimate would end
-after `--budget-s`; a part that is killed is lost. Several of these may write to one FILE: `--lane 0/2` takes every
-other program, and `--lanes 2` begins both, each with one of two GPUs and half of the cores. `--plan` says what is left
-and how long it takes, and runs nothing.
+Whatever is in FILE and FOLDER is not done again, besides what failed. Nothing is begun that by its estimate
+would end after `--budget-s`; a part that is killed is lost. Several of these may write to one FILE: `--lane
+0/2` takes every other program, and `--lanes 2` begins both, each with one of two GPUs and half of the cores.
+`--plan` says what is left and how long it takes, and runs nothing.
 """
 
 from __future__ import annotations
@@ -51,13 +53,16 @@ def in_lanes(num: int, words: Sequence[str]) -> None:
         cores = ",".join(map(str, cpus[lane * size : (lane + 1) * size]))
         mine = [*words, "--lanes", "1", "--lane", f"{lane}/{num}", "--no-lock"]
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(lane)}
-        running.append(subprocess.Popen(["taskset", "-c", cores, sys.executable, sys.argv[0], *mine], env=env))
+        running.append(
+            subprocess.Popen(["taskset", "-c", cores, sys.executable, sys.argv[0], *mine], env=env)
+        )
     for process in running:
         process.wait()
 
 
 def options(about: str | None, kinds: Sequence[str], work: str) -> argparse.ArgumentParser:
-    """What benchmarks of programs and parts are asked by. `work`: a name for the folder of what programs read."""
+    """What benchmarks of programs and parts are asked by. `work`: a name for the folder of what programs
+    read."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
@@ -93,7 +98,9 @@ def main() -> None:
     programs = in_this_lane(PROGRAMS, given)
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
-    setup = Setup(given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s, given.blocks)
+    setup = Setup(
+        given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s, given.blocks
+    )
     if given.plan:
         plan(programs, kinds, read(out), setup, given.tables)
         return

@@ -1,12 +1,13 @@
-"""Faults injected into a program while it is watched: said within 15 s, by the right cause; and clean runs, no alert.
+"""Faults injected into a program while it is watched: said within 15 s, by the right cause; and clean runs,
+no alert.
 
     python benchmarks/watch_faults.py [--device cuda] [--times 5] [--clean 3600] [--faults NAME,…] [--ranks 2]
         [--json FILE]
 
-Each injection starts the program anew, lets it run clean for a minute, injects one fault at a random moment, and asks
-for the view until it says the right thing or 15 s are over. `--clean` watches a clean run so many seconds and counts
-alerts. `--ranks` is the number of ranks of `rank-input`, and of the clean run if no other fault is asked for. Faults
-of a GPU need one; `rank-input` on GPUs needs as many as ranks.
+Each injection starts the program anew, lets it run clean for a minute, injects one fault at a random moment,
+and asks for the view until it says the right thing or 15 s are over. `--clean` watches a clean run so many
+seconds and counts alerts. `--ranks` is the number of ranks of `rank-input`, and of the clean run if no other
+fault is asked for. Faults of a GPU need one; `rank-input` on GPUs needs as many as ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from lab.provenance import describe
 PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
 CLEAN_S, LIMIT_S, FIRST_STEP_S = 60.0, 15.0, 180.0
 STEPS_PER_S, FULL_S = 45, 100
-HOG = "import torch\na = torch.randn(8192, 8192, device='cuda')\nwhile True:\n    a @ a\n    torch.cuda.synchronize()"
+HOG = (
+    "import torch\na = torch.randn(8192, 8192, device='cuda')\nwhile True:\n    a @ a\n    "
+    "torch.cuda.synchronize()"
+)
 
 View = dict[str, Any]
 
@@ -50,7 +54,10 @@ def of_input(view: View) -> bool:
 
 def of_host(view: View) -> bool:
     drop = alerts(view).get("throughput-drop", {"text": ""})["text"]
-    return any(words in drop for words in ("the program itself uses", "the host does more", "nothing that is watched"))
+    return any(
+        words in drop
+        for words in ("the program itself uses", "the host does more", "nothing that is watched")
+    )
 
 
 def stopped(view: View) -> bool:
@@ -143,7 +150,9 @@ def inject(name: str, device: str, ranks: int) -> dict[str, Any]:
     with started(options, device) as run:
         before = run.runs(CLEAN_S + random.uniform(0.0, 10.0))
         hog = subprocess.Popen([sys.executable, "-c", HOG]) if name == "shared-gpu" else None
-        worker = next((row["pid"] for row in run.view()["processes"] if row["role"].startswith("worker")), None)
+        worker = next(
+            (row["pid"] for row in run.view()["processes"] if row["role"].startswith("worker")), None
+        )
         if name == "stopped-worker":
             os.kill(worker, signal.SIGSTOP)
         run.tell(told)

@@ -1,13 +1,15 @@
-"""Measure what watching costs a step, in pairs of runs: plain, and under `dynotune watch` with page and scraper.
+"""Measure what watching costs a step, in pairs of runs: plain, and under `dynotune watch` with page and
+scraper.
 
     python benchmarks/watch_overhead.py [--device cuda] [--pairs 12] [--layers 8,32] [--within] [--json FILE]
 
-Each pair runs the same program both ways in random order; a client holds the page's event stream open and another reads
-/metrics once a second. The answer is the median ratio of the pairs with the order statistics around it that hold it in
-95% of cases, for each size of step, and the cores that the watcher used itself. With TraceML installed (`traceml` on
-the PATH) it is a third arm of each pair.
+Each pair runs the same program both ways in random order; a client holds the page's event stream open and
+another reads /metrics once a second. The answer is the median ratio of the pairs with the order statistics
+around it that hold it in 95% of cases, for each size of step, and the cores that the watcher used itself.
+With TraceML installed (`traceml` on the PATH) it is a third arm of each pair.
 
-Two processes of one program differ by more than watching costs. `--within` starts it once and stops the watcher by
+Two processes of one program differ by more than watching costs. `--within` starts it once and stops the
+watcher by
 turns: what the watcher, its page and its scraper cost, without what the agent does, which
 benchmarks/agent_overhead.py tells.
 """
@@ -56,7 +58,9 @@ def command(args: argparse.Namespace, layers: int) -> list[str]:
 
 
 def plain(args: argparse.Namespace, layers: int) -> dict[str, float]:
-    return json.loads(subprocess.run(command(args, layers), capture_output=True, text=True, check=True).stdout)
+    return json.loads(
+        subprocess.run(command(args, layers), capture_output=True, text=True, check=True).stdout
+    )
 
 
 def traceml(args: argparse.Namespace, layers: int) -> dict[str, float]:
@@ -67,7 +71,17 @@ def traceml(args: argparse.Namespace, layers: int) -> dict[str, float]:
 
 def watched(args: argparse.Namespace, layers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+") as errors:
-        words = [sys.executable, "-m", "dynotune", "watch", "--run-dir", folder, "--serve", "127.0.0.1:0", "--"]
+        words = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "watch",
+            "--run-dir",
+            folder,
+            "--serve",
+            "127.0.0.1:0",
+            "--",
+        ]
         with subprocess.Popen(
             [*words, *command(args, layers)], stdout=subprocess.PIPE, stderr=errors, text=True
         ) as run:
@@ -79,14 +93,28 @@ def watched(args: argparse.Namespace, layers: int) -> dict[str, float]:
                 threading.Thread(target=poll, args=(found[1] + asked,), daemon=True).start()
             threading.Thread(target=measure, args=(run.pid, cores), daemon=True).start()
             out, _ = run.communicate()
-    return {**json.loads(out), "watcher_cores": statistics.median(cores[2:]) if len(cores) > 2 else float("nan")}
+    return {
+        **json.loads(out),
+        "watcher_cores": statistics.median(cores[2:]) if len(cores) > 2 else float("nan"),
+    }
 
 
 def within(args: argparse.Namespace, layers: int) -> list[dict[str, Any]]:
-    """Stretches of one run, with the watcher stopped and at work, as pairs: the median of a step's time in each."""
+    """Stretches of one run, with the watcher stopped and at work, as pairs: the median of a step's time in
+    each."""
     args.seconds = 2 * args.pairs * (args.stretch_s + SETTLED_S) + START_S
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+") as errors:
-        words = [sys.executable, "-m", "dynotune", "watch", "--run-dir", folder, "--serve", "127.0.0.1:0", "--"]
+        words = [
+            sys.executable,
+            "-m",
+            "dynotune",
+            "watch",
+            "--run-dir",
+            folder,
+            "--serve",
+            "127.0.0.1:0",
+            "--",
+        ]
         words += [*command(args, layers), "--blocks"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True) as run:
             while not (found := re.search(r"serving (\S+)", Path(errors.name).read_text())):
@@ -149,7 +177,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--layers", default="8,32", help="a size of step each")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--cores", help="of the program in both arms, as taskset takes them; the watcher has all")
+    parser.add_argument(
+        "--cores", help="of the program in both arms, as taskset takes them; the watcher has all"
+    )
     parser.add_argument("--within", action="store_true", help="stop the watcher of one run by turns")
     parser.add_argument("--stretch-s", type=float, default=4.0, help="of --within")
     parser.add_argument("--json", type=Path)
@@ -184,7 +214,10 @@ def rows(found: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     for layers, pairs in found.items():
         if not pairs:
             continue
-        row: dict[str, Any] = {"layers": layers, "step_s": statistics.median(pair["plain"]["step_s"] for pair in pairs)}
+        row: dict[str, Any] = {
+            "layers": layers,
+            "step_s": statistics.median(pair["plain"]["step_s"] for pair in pairs),
+        }
         if "watcher_cores" in pairs[0]["watched"]:
             row["watcher_cores"] = statistics.median(pair["watched"]["watcher_cores"] for pair in pairs)
         for name in sorted(set(pairs[0]) - {"plain"}):

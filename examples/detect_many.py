@@ -1,7 +1,7 @@
 """Finds objects in many live sources at once, in batches of the frames that are there.
 
-    python examples/detect_many.py cam1.mp4 cam2.mp4 --weights yolo11n.pt --device cuda --half --batch 1 2 4 8 16
-    python examples/detect_many.py --cameras 8 --fps 30        # made-up cameras
+    python examples/detect_many.py cam1.mp4 cam2.mp4 --weights yolo11n.pt --device cuda --half --batch 1 2 4 8
+    16 python examples/detect_many.py --cameras 8 --fps 30        # made-up cameras
 
 What a video and weights need stands in detect_video.py.
 """
@@ -53,9 +53,14 @@ def main() -> None:
     }
     dtype = torch.float16 if args.half else torch.float32
     with Detector(
-        model_of(args.weights), args.imgsz, conf=0.6 if args.weights is None else 0.25, batch=args.batch, dtype=dtype,
-        channels_last=args.half, device=args.device,
-    ) as detector:  # fmt: skip
+        model_of(args.weights),
+        args.imgsz,
+        conf=0.6 if args.weights is None else 0.25,
+        batch=args.batch,
+        dtype=dtype,
+        channels_last=args.half,
+        device=args.device,
+    ) as detector:
         # Cameras do not wait while something is built.
         detector.prepare(tuple(args.size))
         late_s = []
@@ -69,7 +74,10 @@ def main() -> None:
         late_s.sort()
         if late_s:
             p50, p99 = (late_s[int(share * (len(late_s) - 1))] * 1000 for share in (0.5, 0.99))
-            print(f"{len(late_s)} frames in {detector.stats().num_batches} batches, p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+            print(
+                f"{len(late_s)} frames in {detector.stats().num_batches} batches, p50 {p50:.1f} ms, p99 "
+                f"{p99:.1f} ms"
+            )
 
 
 if __name__ == "__main__":

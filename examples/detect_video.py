@@ -1,7 +1,7 @@
 """Finds objects in a video or in what a camera sees, while the next frames are read and uploaded.
 
-    python examples/detect_video.py VIDEO --weights yolo11n.pt --device cuda --half
-    python examples/detect_video.py                       # a white square on grey, and a network that finds white
+    python examples/detect_video.py VIDEO --weights yolo11n.pt --device cuda --half python
+    examples/detect_video.py                       # a white square on grey, and a network that finds white
 
 A video needs OpenCV (`pip install opencv-python-headless`), weights need Ultralytics (AGPL-3.0, `pip install
 ultralytics`); dynotune needs neither.
@@ -22,7 +22,8 @@ from dynotune.runtime.vision import Detector
 
 
 class FindsWhite(nn.Module):
-    """A stand-in for a detector, with a YOLO model's output: a box around every bright cell of 32 by 32 pixels."""
+    """A stand-in for a detector, with a YOLO model's output: a box around every bright cell of 32 by 32
+    pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +77,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--half", action="store_true", help="Compute in float16.")
     parser.add_argument("--imgsz", type=int, default=640)
-    parser.add_argument("--batch", type=int, default=1, help="Frames at once: more throughput, later results.")
+    parser.add_argument(
+        "--batch", type=int, default=1, help="Frames at once: more throughput, later results."
+    )
     parser.add_argument("--frames", type=int, help="Stop after so many.")
     parser.add_argument("--size", type=int, nargs=2, default=(720, 1280), metavar=("HEIGHT", "WIDTH"))
     parser.add_argument("--log-every", type=int, default=30)
@@ -84,9 +87,14 @@ def main() -> None:
 
     dtype = torch.float16 if args.half else torch.float32
     with Detector(
-        model_of(args.weights), args.imgsz, conf=0.6 if args.weights is None else 0.25, batch=args.batch, dtype=dtype,
-        channels_last=args.half, device=args.device,
-    ) as detector:  # fmt: skip
+        model_of(args.weights),
+        args.imgsz,
+        conf=0.6 if args.weights is None else 0.25,
+        batch=args.batch,
+        dtype=dtype,
+        channels_last=args.half,
+        device=args.device,
+    ) as detector:
         num, started_s = 0, time.perf_counter()
         for found in detector.stream(islice(frames_of(args.video, tuple(args.size)), args.frames)):
             num += 1

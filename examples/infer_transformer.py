@@ -35,7 +35,9 @@ class Layer(nn.Module):
 class SmallTransformer(nn.Module):
     """Token numbers (batch × length) to scores of what comes next (batch × vocabulary)."""
 
-    def __init__(self, vocabulary: int = 1000, width: int = 128, num_heads: int = 4, num_layers: int = 4) -> None:
+    def __init__(
+        self, vocabulary: int = 1000, width: int = 128, num_heads: int = 4, num_layers: int = 4
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.layers = nn.Sequential(*(Layer(width, num_heads) for _ in range(num_layers)))

@@ -18,7 +18,8 @@ def find_tool(name: str) -> str | None:
 
 
 def listed(file: Path) -> tuple[dict[str, list[str]], bool]:
-    """What cuobjdump lists, and whether it got to the end; of some libraries it says that they are damaged."""
+    """What cuobjdump lists, and whether it got to the end; of some libraries it says that they are
+    damaged."""
     forms: dict[str, list[str]] = {"ELF": [], "PTX": []}
     whole = True
     for option in ("-lelf", "-lptx"):
@@ -49,7 +50,8 @@ def assert_agrees(file: Path) -> tuple[int, bool]:
     for form, names in theirs.items():
         # cuobjdump shows `f` targets as plain ones: of machine code always, of PTX in older versions.
         said = [
-            name if name == shown else name.removesuffix("f") for name, shown in zip(ours[form], names, strict=False)
+            name if name == shown else name.removesuffix("f")
+            for name, shown in zip(ours[form], names, strict=False)
         ]
         assert said == names, f"{file.name}, {form}"
         assert len(names) == len(ours[form]) or not whole, f"{file.name}, {form}"

@@ -1,7 +1,7 @@
 """A scripted client of `dynotune mcp`, the programs that it asks about, and how its dialogues are judged.
 
-The client has one policy for all programs and reads only what the server returns. `benchmarks/mcp_dialogues.py` says
-how a dialogue goes.
+The client has one policy for all programs and reads only what the server returns.
+`benchmarks/mcp_dialogues.py` says how a dialogue goes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[Answer]]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, how it is started, and the knobs that take its fault away; none for a program without a fault."""
+    """A program, how it is started, and the knobs that take its fault away; none for a program without a
+    fault."""
 
     name: str
     command: Sequence[str]
@@ -99,7 +100,8 @@ async def dialogue(ask: Ask, command: Sequence[str]) -> list[str]:
     """Talk to the server about a command; return the settings that were proved to help, [] for none.
 
     Args:
-        ask: calls a tool; one that is over its time answers with a job's id, and asking for that is a call, too.
+        ask: calls a tool; one that is over its time answers with a job's id, and asking for that is a call,
+            too.
     """
     left = MOST_CALLS
 
@@ -120,7 +122,11 @@ async def dialogue(ask: Ask, command: Sequence[str]) -> list[str]:
         told = await answered("compare", settings=settings, command=list(command), budget=budget)
         if told.get("verdict") == "faster":
             return settings
-        if budget == BUDGET and (needed := NEEDED.search(told.get("report", ""))) and told.get("state") == "failed":
+        if (
+            budget == BUDGET
+            and (needed := NEEDED.search(told.get("report", "")))
+            and told.get("state") == "failed"
+        ):
             asked.insert(0, (settings, needed[1]))
         if budget == BUDGET and told.get("verdict") == "undecided" and not undecided:
             undecided = True
@@ -154,7 +160,9 @@ def held(case: Case) -> dict[str, Any]:
                     told = "".join(part.text for part in result.content if hasattr(part, "text"))
                     answer = dict(result.structured_content or {"state": "refused", "report": told})
                     size = len(json.dumps(answer, ensure_ascii=False))
-                    kept = json.loads(without_places(json.dumps(answer).replace(str(root), ".").replace(folder, "~")))
+                    kept = json.loads(
+                        without_places(json.dumps(answer).replace(str(root), ".").replace(folder, "~"))
+                    )
                     kept.pop("json", None)
                     calls.append(
                         {
@@ -201,4 +209,7 @@ def summary(dialogues: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def in_words(found: Mapping[str, Any]) -> str:
     """Say a summary in one sentence, which the guide repeats."""
     ended = f"{found['num_right']} of {found['num_dialogues']} dialogues ended right"
-    return f"{ended}, in at most {found['most_calls']} calls; the largest answer has {found['most_tokens']} tokens."
+    return (
+        f"{ended}, in at most {found['most_calls']} calls; the largest answer has "
+        f"{found['most_tokens']} tokens."
+    )

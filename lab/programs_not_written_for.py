@@ -1,8 +1,9 @@
-"""Programs that dynotune was not written for, what each says of itself, and what dynotune counts and sets in them.
+"""Programs that dynotune was not written for, what each says of itself, and what dynotune counts and sets in
+them.
 
-They come with lightning, transformers, accelerate, torch and ultralytics. A program's own count is the truth: of its
-framework, of the driver in drivers/, or, where it does not count, of a witness in its process that uses other means
-than dynotune.
+They come with lightning, transformers, accelerate, torch and ultralytics. A program's own count is the truth:
+of its framework, of the driver in drivers/, or, where it does not count, of a witness in its process that
+uses other means than dynotune.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Program:
         samples_a_step: of all ranks; where given, two pairs of it are compared, too.
         env: added to the environment of the command.
         prepare: makes what it needs in its folder, before it runs.
-        truth: steps, samples and settings from its folder; without it, what the processes told on standard output.
+        truth: steps, samples and settings from its folder; without it, what the processes told on standard
+            output.
     """
 
     name: str
@@ -69,7 +71,9 @@ class Program:
             "device_number": {"cpu": "cpu", "cuda": "0"}[device],
             "use_cpu": str(device == "cpu").lower(),
         }
-        return [re.sub(r"\{(\w+)\}", lambda match: blanks[match[1]], word) for word in shlex.split(self.command)]
+        return [
+            re.sub(r"\{(\w+)\}", lambda match: blanks[match[1]], word) for word in shlex.split(self.command)
+        ]
 
 
 def another_environment(folder: Path) -> None:
@@ -95,7 +99,12 @@ def photographs(folder: Path) -> None:
             pixels = rng.integers(0, 255, (96, 128, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(images / f"{number:02}.jpg")
             (labels / f"{number:02}.txt").write_text(f"{number % 2} 0.5 0.5 0.4 0.4\n")
-    data = {"path": str(folder / "data"), "train": "images/train", "val": "images/val", "names": {0: "sand", 1: "sky"}}
+    data = {
+        "path": str(folder / "data"),
+        "train": "images/train",
+        "val": "images/val",
+        "names": {0: "sand", 1: "sky"},
+    }
     (folder / "data.yaml").write_text(json.dumps(data))  # JSON is YAML
 
 
@@ -112,7 +121,7 @@ _FOR_TRAINING = (*_FOR_ALL, "optimizer.fused=true")
 PROGRAMS = [
     Program(
         "Lightning, BoringModel with its sanity check and a validation after each epoch",
-        """{python} {drivers}/fit_lightning.py '{"max_epochs": 2, "accelerator": "{device}", "devices": 1}'""",
+        """{python} {drivers}/fit_lightning.py '{"max_epochs": 2, "accelerator": "{device}", "devices": 1}'""",  # noqa: E501
         settings=(*_FOR_TRAINING, "loader.num_workers=1"),
         needs=("lightning",),
         samples_a_step=1,
@@ -194,7 +203,9 @@ PROGRAMS = [
 def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     """Ours, without the way to dynotune and with the console scripts of the packages on PATH."""
     ours = Path(dynotune.__file__).parents[1]
-    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry) != ours]
+    path = [
+        entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry) != ours
+    ]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", **more}
     env["PYTHONPATH"] = os.pathsep.join([*filter(None, [more.get("PYTHONPATH")]), *path])
     scripts = folder / "bin"
@@ -227,8 +238,12 @@ def run(program: Program, folder: Path, device: str) -> dict[str, Any]:
         cwd=folder, env=environment(folder, program.env), capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{program.name} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    told = program.truth(folder) if program.truth else [json.loads(text) for text in _TOLD.findall(done.stdout)]
+        raise RuntimeError(
+            f"{program.name} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
+    told = (
+        program.truth(folder) if program.truth else [json.loads(text) for text in _TOLD.findall(done.stdout)]
+    )
     record = json.loads((folder / "run.json").read_text())
     stepping = [process for process in record["processes"] if process["num_steps"]]
     return {
@@ -236,8 +251,14 @@ def run(program: Program, folder: Path, device: str) -> dict[str, Any]:
         "command": shlex.join(words).replace(str(DRIVERS), "drivers").replace(sys.executable, "python"),
         "step": stepping[0]["step"] if stepping else None,
         "ranks": {"counted": len(stepping), "truth": program.num_ranks},
-        "steps": {"counted": sorted({p["num_steps"] for p in stepping}), "truth": sorted({t["steps"] for t in told})},
-        "samples": {"counted": total(p["num_samples"] for p in stepping), "truth": total(t["samples"] for t in told)},
+        "steps": {
+            "counted": sorted({p["num_steps"] for p in stepping}),
+            "truth": sorted({t["steps"] for t in told}),
+        },
+        "samples": {
+            "counted": total(p["num_samples"] for p in stepping),
+            "truth": total(t["samples"] for t in told),
+        },
         "settings": settings(record["readback"], told),
         "agent_errors": [error for process in record["processes"] for error in process["errors"]],
         "left_running": left_running(folder / "records"),
@@ -251,7 +272,8 @@ def total(counts: Any) -> int | None:
 
 
 def settings(readback: Sequence[Mapping[str, Any]], told: Sequence[Truth]) -> dict[str, dict[str, Any]]:
-    """For each setting what was asked, what dynotune read back, and what the program says, where it says it."""
+    """For each setting what was asked, what dynotune read back, and what the program says, where it says
+    it."""
     found = {}
     for entry in readback:
         own = {text(truth["settings"][entry["knob"]]) for truth in told if entry["knob"] in truth["settings"]}
@@ -288,19 +310,41 @@ def agrees(row: Mapping[str, Any]) -> bool:
         entry["ok"] and entry["found"] == entry["asked"] and entry["truth"] in (None, entry["asked"])
         for entry in row["settings"].values()
     )
-    return counts and read_back and bool(row["settings"]) and not row["agent_errors"] and not row["left_running"]
+    return (
+        counts and read_back and bool(row["settings"]) and not row["agent_errors"] and not row["left_running"]
+    )
 
 
 def compare(program: Program, folder: Path, device: str) -> dict[str, Any]:
-    """Two pairs of a setting that does nothing; a row: are all windows as asked, of all ranks, and is nothing left."""
+    """Two pairs of a setting that does nothing; a row: are all windows as asked, of all ranks, and is nothing
+    left."""
     warmup, steps, pairs = 10, 10, 2
     begin_s = time.monotonic()
     done = subprocess.run(
-        [*dynotune_command(), "compare", "env.DYNOTUNE_NOTHING=1", "--json", "-", "--run-dir", str(folder / "records"),
-         "--pairs", str(pairs), "--warmup", str(warmup), "--steps", str(steps), "--no-lock", "--",
-         *program.words(device)],
-        cwd=folder, env=environment(folder, program.env), capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
+        [
+            *dynotune_command(),
+            "compare",
+            "env.DYNOTUNE_NOTHING=1",
+            "--json",
+            "-",
+            "--run-dir",
+            str(folder / "records"),
+            "--pairs",
+            str(pairs),
+            "--warmup",
+            str(warmup),
+            "--steps",
+            str(steps),
+            "--no-lock",
+            "--",
+            *program.words(device),
+        ],
+        cwd=folder,
+        env=environment(folder, program.env),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
     if done.returncode:
         raise RuntimeError(f"comparing {program.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     comparison = json.loads(done.stdout)
@@ -317,7 +361,9 @@ def compare(program: Program, folder: Path, device: str) -> dict[str, Any]:
             "truth": [steps * (program.samples_a_step or 0)],
         },
         "settings": settings(list(comparison["readback"].values()), []),
-        "agent_errors": [error for run in runs for process in run["processes"] for error in process["errors"]],
+        "agent_errors": [
+            error for run in runs for process in run["processes"] for error in process["errors"]
+        ],
         "left_running": left_running(folder / "records"),
         "wall_s": round(time.monotonic() - begin_s, 1),
     }

@@ -26,7 +26,9 @@ def describe() -> dict[str, object]:
             continue
     return {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "hardware": {name: value.reason if isinstance(value := facts.get(name), Unknown) else value for name in named},
+        "hardware": {
+            name: value.reason if isinstance(value := facts.get(name), Unknown) else value for name in named
+        },
         "python": sys.version.split()[0],
         "versions": versions,
     }

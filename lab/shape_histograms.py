@@ -1,4 +1,5 @@
-"""Ten histograms of shapes as programs have them: video, mixed cameras, text. Drawn with seeds, so that they stay."""
+"""Ten histograms of shapes as programs have them: video, mixed cameras, text. Drawn with seeds, so that they
+stay."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def text_of_questions_and_documents():
 
 def text_translated():
     """The decoder's input grows by one, up to what the encoder's was."""
-    calls = [{"source": [1, int(n)], "target": [1, at]} for n in _lengths(9, 20, 0.5, 64, 100) for at in range(1, n)]
+    calls = [
+        {"source": [1, int(n)], "target": [1, at]}
+        for n in _lengths(9, 20, 0.5, 64, 100)
+        for at in range(1, n)
+    ]
     return histogram(*calls)
 
 

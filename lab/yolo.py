@@ -20,8 +20,15 @@ def photographs(folder: Path) -> None:
         labels.mkdir(parents=True)
         for number in range(num):
             coarse = rng.integers(0, 255, (24, 32, 3), dtype=np.uint8)
-            Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC).save(images / f"{number:03}.jpg")
+            Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC).save(
+                images / f"{number:03}.jpg"
+            )
             boxes = [f"{k % 2} {0.2 + 0.3 * k:.2f} 0.5 0.2 0.3" for k in range(3)]
             (labels / f"{number:03}.txt").write_text("\n".join(boxes) + "\n")
-    data = {"path": str(folder / "data"), "train": "images/train", "val": "images/val", "names": {0: "sand", 1: "sky"}}
+    data = {
+        "path": str(folder / "data"),
+        "train": "images/train",
+        "val": "images/val",
+        "names": {0: "sand", 1: "sky"},
+    }
     (folder / "data.yaml").write_text(json.dumps(data))  # JSON is YAML

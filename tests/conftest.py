@@ -18,14 +18,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 hypothesis.settings.register_profile("dynotune", deadline=None)
 hypothesis.settings.load_profile("dynotune")
 
-# Shells start their background jobs with the keyboard's signals ignored, and nohup what it runs with hangups ignored;
-# all programs that tests start would inherit it.
+# Shells start their background jobs with the keyboard's signals ignored, and nohup what it runs with hangups
+# ignored; all programs that tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# pytest rewrites each test module for its assertions, which takes half a minute in all. The next process reads what was
-# kept, also where PYTHONDONTWRITEBYTECODE is set. Of programs that tests start, that variable still decides.
+# pytest rewrites each test module for its assertions, which takes half a minute in all. The next process
+# reads what was kept, also where PYTHONDONTWRITEBYTECODE is set. Of programs that tests start, that variable
+# still decides.
 sys.dont_write_bytecode = False
 
 # Names the interpreter that programs under test are run by; the interpreter of the tests if it is unset.
@@ -33,7 +34,8 @@ TARGET = "DYNOTUNE_TEST_PYTHON"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is for `-m long`; keep the tests that start programs by the target, if one is named: others do not."""
+    """Skip what is for `-m long`; keep the tests that start programs by the target, if one is named: others
+    do not."""
     if not config.getoption("-m"):
         left_out = pytest.mark.skip(reason="it takes long: make test-long")
         for item in items:
@@ -53,7 +55,8 @@ def target_python() -> str:
 
 @pytest.fixture(scope="session")
 def interpreters(target_python: str) -> Iterator[dict[str, Forked]]:
-    """One that has imported torch, and one that has imported its compiler too, as the first optimizer makes it do."""
+    """One that has imported torch, and one that has imported its compiler too, as the first optimizer makes
+    it do."""
     started = {
         "torch": Forked("torch", python=target_python),
         "compiler": Forked("torch", "torch._dynamo", python=target_python),
@@ -65,7 +68,8 @@ def interpreters(target_python: str) -> Iterator[dict[str, Forked]]:
 
 @pytest.fixture
 def largest_file() -> Iterator[Callable[[int], None]]:
-    """Sets the number of bytes at which writing to a file fails with EFBIG, as it fails on a full disk with ENOSPC."""
+    """Sets the number of bytes at which writing to a file fails with EFBIG, as it fails on a full disk with
+    ENOSPC."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda num_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -36,11 +36,14 @@ def changed(made, **fields):
     return replace(made, run=replace(made.run, **fields), **own)
 
 
-def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:
+def record(
+    step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()
+) -> Record:
     """A process that made these steps, seconds each.
 
     Args:
-        epoch: steps after which the loader is begun anew; `compiled`: numbers of those in which something was compiled.
+        epoch: steps after which the loader is begun anew; `compiled`: numbers of those in which something was
+            compiled.
     """
     steps, at_s = [], begin_s
     for index, duration_s in enumerate(step_s):
@@ -75,12 +78,23 @@ def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s
 def process(timed=None, **fields) -> Process:
     fields = {"step": "draw Loader, step SGD", "num_steps": 200} | fields
     return Process(
-        pid=1, argv=["train.py"], executable="python", python="3.11.0", windows=[timed] if timed else [], **fields
+        pid=1,
+        argv=["train.py"],
+        executable="python",
+        python="3.11.0",
+        windows=[timed] if timed else [],
+        **fields,
     )
 
 
 def run(*processes, name="c/001-baseline", **fields) -> Run:
-    fields = {"purpose": "measured", "command": ["train"], "cwd": "/", "settings": [], "started_s": 0.0} | fields
+    fields = {
+        "purpose": "measured",
+        "command": ["train"],
+        "cwd": "/",
+        "settings": [],
+        "started_s": 0.0,
+    } | fields
     return Run(id=name, processes=list(processes), **fields)
 
 
@@ -122,7 +136,9 @@ class Runs:
         self, run_of, settings, *, label, folder, purpose, limit_s, warmup_steps=None, window_steps=None, **_
     ) -> Outcome:
         self.names.append(folder.name)
-        self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
+        self.asked.append(
+            SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps)
+        )
         self.seen.append(len(_pairs_on_disk(folder.parent)))
         given = self.step_s[self.arm_of(run_of, settings)]
         step_s = given(folder.name) if callable(given) else given
@@ -132,7 +148,9 @@ class Runs:
         if window_steps:
             samples = None if self.samples is None else self.samples * window_steps
             wall_s = step_s * window_steps
-            timed = window(wall_s=wall_s, num_steps=window_steps, num_samples=samples, first_step=warmup_steps)
+            timed = window(
+                wall_s=wall_s, num_steps=window_steps, num_samples=samples, first_step=warmup_steps
+            )
         made = run(
             process(timed),
             name=f"{folder.parent.name}/{folder.name}",

@@ -1,7 +1,8 @@
-"""Imports what its arguments name; then runs the programs that standard input tells, each in a fork of itself.
+"""Imports what its arguments name; then runs the programs that standard input tells, each in a fork of
+itself.
 
-A program is a line of JSON: `argv`, `cwd`, `folder` for its output, `env` (or null for what this process has) and
-`first`, a sitecustomize to begin with (or ""). Its exit code goes to standard output.
+A program is a line of JSON: `argv`, `cwd`, `folder` for its output, `env` (or null for what this process has)
+and `first`, a sitecustomize to begin with (or ""). Its exit code goes to standard output.
 """
 
 import gc
@@ -32,7 +33,9 @@ def become(argv, cwd, folder, env, first):
     """As if an interpreter had been started so."""
     os.chdir(cwd)
     for descriptor, name in enumerate((os.devnull, "stdout", "stderr")):
-        file = os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC if descriptor else os.O_RDONLY, 0o600)
+        file = os.open(
+            Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC if descriptor else os.O_RDONLY, 0o600
+        )
         os.dup2(file, descriptor)
         os.close(file)
     sys.argv[:] = argv

@@ -1,4 +1,5 @@
-"""Programs in forks of an interpreter that has imported torch: most of a small program's start is that import."""
+"""Programs in forks of an interpreter that has imported torch: most of a small program's start is that
+import."""
 
 from __future__ import annotations
 
@@ -21,12 +22,20 @@ class Forked:
         python: the interpreter.
     """
 
-    def __init__(self, *modules: str, env: Mapping[str, str] | None = None, python: str = sys.executable) -> None:
+    def __init__(
+        self, *modules: str, env: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         self._modules, self._env, self._python = modules, env, python
         self._server: subprocess.Popen[str] | None = None
 
     def run(
-        self, argv: Sequence[str], *, cwd: Path, folder: Path, env: Mapping[str, str] | None = None, first: str = ""
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        first: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """A program and its arguments.
 
@@ -38,8 +47,12 @@ class Forked:
         if self._server is None:
             self._server = subprocess.Popen(
                 [self._python, str(SERVER), *self._modules],
-                env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            )  # fmt: skip
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         assert self._server.stdin is not None and self._server.stdout is not None
         try:
             job = {"argv": list(argv), "cwd": str(cwd), "folder": str(folder)}

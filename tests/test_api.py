@@ -38,7 +38,9 @@ def own_folder(tmp_path, monkeypatch):
 
 def comparison(tmp_path: Path, **changes) -> Comparison:
     run = RunSpec(command=["python", "<b>train</b>.py"], cwd=tmp_path, base=tmp_path, settings=[])
-    return msgspec.structs.replace(Comparison(id="x", run=run, candidate_settings=[Setting("env.A", "1")]), **changes)
+    return msgspec.structs.replace(
+        Comparison(id="x", run=run, candidate_settings=[Setting("env.A", "1")]), **changes
+    )
 
 
 def test_the_page_shows_what_happens(tmp_path):
@@ -64,7 +66,9 @@ def test_a_document_is_still_its_schemas_struct_and_reads_back(tmp_path):
         assert isinstance(shown, type(found)) and shown is api.shown(shown)
         api.save(shown, tmp_path / "kept.json")
         assert document.encode(shown) == document.encode(found)
-        assert api.shown(document.read(tmp_path / "kept.json", type(found))) == api.load(tmp_path / "kept.json")
+        assert api.shown(document.read(tmp_path / "kept.json", type(found))) == api.load(
+            tmp_path / "kept.json"
+        )
 
 
 def test_a_document_prints_as_its_report_and_shows_it_in_a_notebook_with_texts_escaped(tmp_path):
@@ -149,7 +153,9 @@ def test_records_that_cannot_be_made_or_read_are_told(tmp_path):
 def test_the_command_inherits_what_this_process_has_set_and_no_more_than_it_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("SET_IN_THE_KERNEL", "1")
     assert api._spec("python x.py", {}).env["SET_IN_THE_KERNEL"] == "1"
-    given = api._spec("python x.py", {"env": {"PATH": os.environ["PATH"]}, "cwd": tmp_path, "warmup": 3, "nice": 5})
+    given = api._spec(
+        "python x.py", {"env": {"PATH": os.environ["PATH"]}, "cwd": tmp_path, "warmup": 3, "nice": 5}
+    )
     assert set(given.env) == {"PATH"}
     assert (given.cwd, given.warmup_steps, given.nice) == (tmp_path, 3, 5)
 
@@ -163,12 +169,19 @@ def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol, "compare", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         api.compare("python x.py", {"env.A": 1}, progress=False)
-    assert stopped.value.__notes__ == [f"What was measured is kept: dynotune compare --resume {tmp_path / 'kept'}"]
+    assert stopped.value.__notes__ == [
+        f"What was measured is kept: dynotune compare --resume {tmp_path / 'kept'}"
+    ]
 
 
 @pytest.mark.parametrize(
     "batches",
-    [{"loader.num_workers": [1, 2]}, {"arg.batch": ["a", "b"]}, {"arg.a": [1], "arg.b": [2]}, {"arg.a": [0, 1]}],
+    [
+        {"loader.num_workers": [1, 2]},
+        {"arg.batch": ["a", "b"]},
+        {"arg.a": [1], "arg.b": [2]},
+        {"arg.a": [0, 1]},
+    ],
 )
 def test_batches_that_are_none_are_refused_before_anything_runs(batches):
     with pytest.raises(UsageError, match="predicted from two"):
@@ -192,10 +205,16 @@ def test_a_recipe_that_could_not_be_written_is_refused_before_the_search(tmp_pat
 
 def test_a_function_of_a_module_is_compared_as_a_command_whose_calls_are_steps(tmp_path):
     (tmp_path / "training.py").write_text(
-        "import torch\nnet = torch.nn.Linear(64, 64)\ndef one_step():\n    net(torch.rand(32, 64)).sum().backward()\n"
+        "import torch\nnet = torch.nn.Linear(64, 64)\ndef one_step():\n    net(torch.rand(32, "
+        "64)).sum().backward()\n"
     )
-    asked = "import training\nfrom dynotune import api\nfound = api.compare(training.one_step, 'host.num_threads=1', "
-    asked += "steps=20, pairs=2, in_process='only', budget_s=60, progress=False)\nprint(found.run.step_function)"
+    asked = (
+        "import training\nfrom dynotune import api\nfound = api.compare(training.one_step, "
+        "'host.num_threads=1', "
+    )
+    asked += (
+        "steps=20, pairs=2, in_process='only', budget_s=60, progress=False)\nprint(found.run.step_function)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )

@@ -1,4 +1,5 @@
-"""The gate for others' CI: the shell steps of `action.yml` and of the page's snippet, run as a runner would."""
+"""The gate for others' CI: the shell steps of `action.yml` and of the page's snippet, run as a runner
+would."""
 
 from __future__ import annotations
 
@@ -53,7 +54,15 @@ class Runner:
         """Check out a branch whose steps take that much longer than those of `origin/main`."""
         (self.project / "train.py").write_text(TRAIN)
         (self.project / "pace.py").write_text("MORE_S = 0.0\n")
-        git = ["git", "-C", str(self.project), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+        git = [
+            "git",
+            "-C",
+            str(self.project),
+            "-c",
+            "user.name=somebody",
+            "-c",
+            "user.email=somebody@example.com",
+        ]
         for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "Main"]):
             subprocess.run([*git, *words], check=True)
         subprocess.run([*git, "update-ref", "refs/remotes/origin/main", "HEAD"], check=True)
@@ -62,13 +71,17 @@ class Runner:
 
     def runs(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-        return subprocess.run(words, cwd=self.project, env=self.env | env, capture_output=True, text=True, timeout=240)
+        return subprocess.run(
+            words, cwd=self.project, env=self.env | env, capture_output=True, text=True, timeout=240
+        )
 
     def acts(self, **inputs: str) -> subprocess.CompletedProcess[str]:
         """Run the step that compares, with its inputs as the runner would fill them in."""
         (step,) = (step for step in STEPS if step["name"] == "Compare")
         known = {name: about.get("default", "") for name, about in ACTION["inputs"].items()} | inputs
-        found = {name: re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value) for name, value in step["env"].items()}
+        found = {
+            name: re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value) for name, value in step["env"].items()
+        }
         return self.runs(step["run"], **{name: known[match[1]] for name, match in found.items() if match})
 
     def text(self, name: str) -> str:
@@ -144,15 +157,17 @@ def test_a_command_that_fails_fails_the_gate(runner):
 def test_an_answer_stands_in_the_summary_and_in_the_outputs(runner):
     (runner.project / "pace.py").write_text("MORE_S = 0.0\n")
     (runner.project / "train.py").write_text(TRAIN)
-    done = runner.acts(command="A='of two words' python train.py", candidate="env.B=1 env.C=2", options=OPTIONS)
+    done = runner.acts(
+        command="A='of two words' python train.py", candidate="env.B=1 env.C=2", options=OPTIONS
+    )
     assert done.returncode == 0, done.stderr
     summary, outputs = (
         runner.text("STEP_SUMMARY"),
         dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines()),
     )
-    assert summary.startswith(f"### dynotune: {outputs['verdict']}\n\n```text\ncommand ") and summary.endswith(
-        "\n```\n"
-    )
+    assert summary.startswith(
+        f"### dynotune: {outputs['verdict']}\n\n```text\ncommand "
+    ) and summary.endswith("\n```\n")
     assert "env.B=1" in summary and "env.C=2" in summary and "\x1b" not in summary
     assert Path(outputs["json"]).is_file()
 

@@ -116,12 +116,16 @@ def test_modules_and_names_of_ours_that_a_page_names_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *HELP], ids=_label)
-def test_command_lines_that_a_page_shows_have_options_that_exist(page: Path, options: dict[str, set[str]]) -> None:
+def test_command_lines_that_a_page_shows_have_options_that_exist(
+    page: Path, options: dict[str, set[str]]
+) -> None:
     assert list(_wrong(page.read_text(encoding="utf-8"), options)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_label)
-def test_options_that_a_page_names_alone_are_of_some_subcommand(page: Path, options: dict[str, set[str]]) -> None:
+def test_options_that_a_page_names_alone_are_of_some_subcommand(
+    page: Path, options: dict[str, set[str]]
+) -> None:
     text = RENAMED.sub("", page.read_text(encoding="utf-8"))
     alone = [span for span in CODE.findall(text) if span.startswith("`--")]
     known = OTHERS.union(*options.values())
@@ -129,7 +133,9 @@ def test_options_that_a_page_names_alone_are_of_some_subcommand(page: Path, opti
 
 
 @pytest.mark.parametrize("script", BENCHMARKS, ids=_label)
-def test_options_that_a_benchmark_names_are_its_own_or_of_dynotune(script: Path, options: dict[str, set[str]]) -> None:
+def test_options_that_a_benchmark_names_are_its_own_or_of_dynotune(
+    script: Path, options: dict[str, set[str]]
+) -> None:
     declared = "".join(path.read_text(encoding="utf-8") for path in BENCHMARKS)
     known = set(re.findall(r'"(--[a-z][\w-]*)"', declared)).union(*options.values())
     assert [option for option in OPTION.findall(_text(script)) if option not in known] == []

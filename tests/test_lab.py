@@ -43,7 +43,13 @@ def breaches(root: Path, importer: str, imported: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("importer", "imported"),
-    [("benchmarks", "tests"), ("tests", "benchmarks"), ("lab", "tests"), ("lab", "benchmarks"), ("src", "lab")],
+    [
+        ("benchmarks", "tests"),
+        ("tests", "benchmarks"),
+        ("lab", "tests"),
+        ("lab", "benchmarks"),
+        ("src", "lab"),
+    ],
 )
 def test_a_folder_does_not_import_another_when_lab_is_between_them(importer: str, imported: str) -> None:
     assert breaches(ROOT, importer, imported) == []
@@ -65,7 +71,9 @@ def test_an_import_is_named_when_a_test_imports_a_benchmark(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("script", [path.name for path in sorted((ROOT / "benchmarks").glob("*.py"))])
-def test_benchmark_places_exist_when_a_script_is_imported(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_places_exist_when_a_script_is_imported(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     pytest.importorskip("torch")
     spec = spec_from_file_location(f"benchmark_{script[:-3]}", ROOT / "benchmarks" / script)

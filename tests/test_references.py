@@ -1,4 +1,5 @@
-"""Names of modules, functions and fields that comments, docstrings and documents give in backticks exist in the code.
+"""Names of modules, functions and fields that comments, docstrings and documents give in backticks exist in
+the code.
 
 A reference is a dotted name that begins with a room or with `dynotune.`, such as `measure.live` or
 `schema.run.RunSpec`, or the path of a file in a room, such as `schema/run.py`. The code is read, not
@@ -58,7 +59,9 @@ def prose(path: Path) -> str:
     if path.suffix == ".toml":
         return _joined([line for line in text.splitlines() if line.lstrip().startswith("#")])
     statements = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
-    docstrings = [one.value for one in statements if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    docstrings = [
+        one.value for one in statements if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
     return "\n\n".join([*docstrings, _joined(comments)])
@@ -109,16 +112,24 @@ def _definitions(module: Path) -> dict[str, ast.stmt | str]:
     waiting: list[ast.stmt] = [*ast.parse(module.read_text(encoding="utf-8")).body]
     for statement in waiting:
         if isinstance(statement, (ast.If, ast.Try, ast.With)):
-            waiting += [one for one in ast.walk(statement) if isinstance(one, ast.stmt) and one is not statement]
+            waiting += [
+                one for one in ast.walk(statement) if isinstance(one, ast.stmt) and one is not statement
+            ]
         elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found[statement.name] = statement
-        elif isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] == "dynotune":
+        elif (
+            isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] == "dynotune"
+        ):
             found |= {one.asname or one.name: f"{statement.module}.{one.name}" for one in statement.names}
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             found |= dict.fromkeys(_targets(statement), statement)
             if "_HOMES" in _targets(statement) and statement.value is not None:
                 homes = ast.literal_eval(statement.value)
-                found |= {name: f"{package}.{home}.{name}" for home, names in homes.items() for name in names.split()}
+                found |= {
+                    name: f"{package}.{home}.{name}"
+                    for home, names in homes.items()
+                    for name in names.split()
+                }
     return found
 
 
@@ -128,7 +139,8 @@ def _targets(statement: ast.Assign | ast.AnnAssign) -> list[str]:
 
 
 def _has_member(module: Path, owner: ast.ClassDef, name: str) -> bool:
-    """Return whether a class or one of its bases has a method, a field, or an attribute that a method sets."""
+    """Return whether a class or one of its bases has a method, a field, or an attribute that a method
+    sets."""
     for node in ast.walk(owner):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
             return True
@@ -140,7 +152,8 @@ def _has_member(module: Path, owner: ast.ClassDef, name: str) -> bool:
 
 
 def unknown_to_face(face: Path) -> list[str]:
-    """List the words in backticks in a face's docstring that name no module of the room, nor a name in one of these."""
+    """List the words in backticks in a face's docstring that name no module of the room, nor a name in one of
+    these."""
     docstring = ast.get_docstring(ast.parse(face.read_text(encoding="utf-8"))) or ""
     known = {*OF_NO_MODULE, *ROOMS, *(path.name for path in face.parent.iterdir() if path.is_dir())}
     for module in face.parent.glob("*.py"):

@@ -85,7 +85,8 @@ def test_other_rooms_import_from_faces_alone() -> None:
 
 
 def test_no_module_imports_the_face_of_its_own_room() -> None:
-    """It is half made while its modules are imported. `cli` imports its subcommands when they are asked for."""
+    """It is half made while its modules are imported. `cli` imports its subcommands when they are asked
+    for."""
     assert [
         f"{module}:{line}: {target}"
         for module in MODULES

@@ -53,7 +53,9 @@ TRUSTED = {
 
 
 def modules() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if not str(path.relative_to(SOURCE)).startswith(APART)]
+    return [
+        path for path in sorted(SOURCE.rglob("*.py")) if not str(path.relative_to(SOURCE)).startswith(APART)
+    ]
 
 
 def reads(tree: ast.AST) -> list[int]:
@@ -87,6 +89,10 @@ def test_a_module_opens_files_by_schema_untrusted_when_anyone_may_have_written_t
 
 
 def test_a_planted_read_is_found():
-    planted = "path.open('rb'); open(name); os.open(path, 0); path.read_text(); gzip.open(path); path.read_bytes()"
+    planted = (
+        "path.open('rb'); open(name); os.open(path, 0); path.read_text(); gzip.open(path); path.read_bytes()"
+    )
     assert len(reads(ast.parse(planted))) == 6
-    assert not reads(ast.parse("path.open('wb'); files('x').joinpath('y').read_text('utf-8'); tarfile.open(fileobj=f)"))
+    assert not reads(
+        ast.parse("path.open('wb'); files('x').joinpath('y').read_text('utf-8'); tarfile.open(fileobj=f)")
+    )

@@ -1,4 +1,5 @@
-"""Writes the pages of claims from the claims and kept bundles: `python tools/claims_page.py [--html] > FILE`."""
+"""Writes the pages of claims from the claims and kept bundles: `python tools/claims_page.py [--html] >
+FILE`."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ one machine, which `dynotune claims verify BUNDLE` checks:
 
 [A page for the browser](claims-filter.html) shows the same claims with filters by word, verdict, kind, article and
 machine. `make claims` generates both pages from the claims and the bundles.
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,15 @@ def page(results: Path = RESULTS) -> str:
     """Return the page of claims in Markdown."""
     found = kept(results)
     named = [
-        f"- [{_plain(one.machine)}](../../benchmarks/results/{one.name})" + (f": {one.note}" if one.note else "")
+        f"- [{_plain(one.machine)}](../../benchmarks/results/{one.name})"
+        + (f": {one.note}" if one.note else "")
         for one in found
     ]
     meanings = "\n".join(f"| {verdict} | {text} |" for verdict, text in MEANS.items())
-    lines = [HEAD.format(meanings=meanings, bundles="\n".join(named) or "No bundle is kept yet."), *_flips(found)]
+    lines = [
+        HEAD.format(meanings=meanings, bundles="\n".join(named) or "No bundle is kept yet."),
+        *_flips(found),
+    ]
     for number, title in ARTICLES.items():
         lines.append(f"\n## {title}\n")
         lines += [_section(claim, found) for claim in all_claims() if _article(claim) == number]
@@ -151,8 +156,13 @@ def html_page(results: Path = RESULTS) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """Strip control characters from a text before the page escapes it; markup is our own and stays as it is."""
-    return words.plain(value, longest=2000) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Strip control characters from a text before the page escapes it; markup is our own and stays as it
+    is."""
+    return (
+        words.plain(value, longest=2000)
+        if isinstance(value, str) and not isinstance(value, Markup)
+        else value
+    )
 
 
 def _is_link(source: str) -> bool:
@@ -183,7 +193,11 @@ def _flips(found: Sequence[Kept]) -> list[str]:
 def _section(claim: Claim, found: Sequence[Kept]) -> str:
     rows = [f"### {claim.id}\n", f"“{_plain(claim.says)}”\n"]
     rows.append(f"- **Kind**: {claim.kind}" + (f", row {claim.article}" if claim.article else ""))
-    told = {"What is true": _plain(claim.fact), "What to do instead": _plain(claim.instead), "Source": claim.source}
+    told = {
+        "What is true": _plain(claim.fact),
+        "What to do instead": _plain(claim.instead),
+        "Source": claim.source,
+    }
     rows += [f"- **{name}**: {text}" for name, text in told.items() if text]
     for kept_in in found:
         if one := kept_in.evidence.get(claim.id):

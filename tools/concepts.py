@@ -1,8 +1,10 @@
-"""Count what a reader of the code must keep apart: names with several meanings, circles, seams, sentences used as data.
+"""Count what a reader of the code must keep apart: names with several meanings, circles, seams, sentences
+used as data.
 
     python tools/concepts.py [CHECKOUT]
 
-Counts are of src/dynotune. `docs/decisions/0033-concepts-counted.md` has them from before the redesign, and now.
+Counts are of src/dynotune. `docs/decisions/0033-concepts-counted.md` has them from before the redesign, and
+now.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def parsed(checkout: Path) -> dict[str, ast.Module]:
     """Return the syntax tree of each module below src/dynotune, by its path there."""
     package = checkout / "src" / "dynotune"
-    return {str(path.relative_to(package)): ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
+    return {
+        str(path.relative_to(package)): ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))
+    }
 
 
 def meanings(trees: dict[str, ast.Module], word: str) -> list[str]:
@@ -58,7 +62,11 @@ def seams(trees: dict[str, ast.Module]) -> list[str]:
 
 def _is_seam(tree: ast.Module, node: ast.stmt) -> bool:
     target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-    if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(target, ast.Name) or node.value is None:
+    if (
+        not isinstance(node, ast.Assign | ast.AnnAssign)
+        or not isinstance(target, ast.Name)
+        or node.value is None
+    ):
         return False
     at = tree.body.index(node)
     above = {one.name for one in tree.body[:at] if isinstance(one, _DEFINES)}
@@ -69,7 +77,9 @@ def _is_seam(tree: ast.Module, node: ast.stmt) -> bool:
 
 def circles(trees: dict[str, ast.Module]) -> list[list[str]]:
     """Return the groups of modules that import each other, for types or at run time; faces are left out."""
-    paths = {path.removesuffix(".py").replace("/", "."): path for path in trees if not path.endswith("__init__.py")}
+    paths = {
+        path.removesuffix(".py").replace("/", "."): path for path in trees if not path.endswith("__init__.py")
+    }
     ahead = {name: set(_imported(name, trees[path])) & paths.keys() for name, path in paths.items()}
     reached = {name: _reached(name, ahead) for name in ahead}
     groups = {tuple(sorted(one for one in reached[name] if name in reached[one])) for name in ahead}
@@ -80,7 +90,9 @@ def _imported(name: str, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             parts = name.split(".")[: -node.level] if node.level else []
-            module = ".".join([*parts, *filter(None, [(node.module or "").removeprefix("dynotune").lstrip(".")])])
+            module = ".".join(
+                [*parts, *filter(None, [(node.module or "").removeprefix("dynotune").lstrip(".")])]
+            )
             yield module
             yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
 
@@ -107,7 +119,11 @@ def _searched(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
         texts: list[ast.expr] = []
         if isinstance(node, ast.Compare):
             texts = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _READS_TEXT:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _READS_TEXT
+        ):
             texts = node.args[:1]
         for text in texts:
             if isinstance(text, ast.Constant) and isinstance(text.value, str) and " " in text.value.strip():

@@ -1,4 +1,5 @@
-"""Hooks of MkDocs: what pages link to outside docs/ goes into the site, each page also as Markdown, and llms.txt."""
+"""Hooks of MkDocs: what pages link to outside docs/ goes into the site, each page also as Markdown, and
+llms.txt."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def _copy_of(path: str) -> str:
 
 def index() -> str:
     """Return the text of llms.txt: every page with its title."""
-    lines = ["# dynotune", "", "> Finds out why a PyTorch command is slow, and proves on it which settings help.", ""]
+    lines = [
+        "# dynotune",
+        "",
+        "> Finds out why a PyTorch command is slow, and proves on it which settings help.",
+        "",
+    ]
     for page in sorted(DOCS.rglob("*.md")):
         if (title := TITLE.search(page.read_text(encoding="utf-8"))) is None:
             raise ValueError(f"{page} has no title")
@@ -73,7 +79,8 @@ def led(page: Path) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Put each page's Markdown beside it, and llms.txt at the top; lead the links of pages that are HTML already."""
+    """Put each page's Markdown beside it, and llms.txt at the top; lead the links of pages that are HTML
+    already."""
     site = Path(config["site_dir"])
     for page in DOCS.rglob("*.html"):
         (site / page.relative_to(DOCS)).write_text(led(page), encoding="utf-8")

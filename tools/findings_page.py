@@ -18,7 +18,7 @@ worth proving" lists settings that may remove the cost. [Claims](claims.md) are 
 or refute. [The reference of diagnoses](diagnosis.md) defines shares and severities.
 
 `make findings` generates this page from the rules.
-"""
+"""  # noqa: E501
 
 
 def page() -> str:

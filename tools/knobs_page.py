@@ -13,7 +13,7 @@ round differently, `sampling` draw other random numbers, `semantics` change what
 process.
 
 `make knobs` generates this page from the catalogue.
-"""
+"""  # noqa: E501
 
 
 def page() -> str:

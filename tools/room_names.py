@@ -3,9 +3,9 @@
     python tools/room_names.py            prints the counts, as tools/room_names.toml keeps them
     python tools/room_names.py ROOM       prints the names of one room, each with the modules that import it
 
-A room is a package below src/dynotune. A name counts for the innermost room that it is imported from, if the importing
-module lies outside that room. Where a module is imported, the names that are read from it count, because a face that
-offers modules would hide them otherwise. A name that is imported in two ways counts once.
+A room is a package below src/dynotune. A name counts for the innermost room that it is imported from, if the
+importing module lies outside that room. Where a module is imported, the names that are read from it count,
+because a face that offers modules would hide them otherwise. A name that is imported in two ways counts once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ KEPT = Path(__file__).with_suffix(".toml")
 
 
 class Use(NamedTuple):
-    """One name of a room in a module outside it. `name` is where the room defines it, such as `run.RunSpec`."""
+    """One name of a room in a module outside it. `name` is where the room defines it, such as
+    `run.RunSpec`."""
 
     room: str
     name: str
@@ -110,7 +111,8 @@ class Sources:
         return is_face or f"{importer}.".startswith(f"{room}.")
 
     def _followed(self, target: str, name: str, chains: set[str]) -> Iterator[tuple[str, str]]:
-        """Yield (room, where the name is defined) of what an import and the attributes read from it come to."""
+        """Yield (room, where the name is defined) of what an import and the attributes read from it come
+        to."""
         found = self._step(target, name)
         room = found if f"{target}.{name}" in self.rooms else self._room_of(target)
         ends = {self._end(room, found, chain) for chain in chains} if found in self.modules else set()
@@ -147,26 +149,33 @@ class Sources:
 
 
 def counted(source: Path = SOURCE) -> dict[str, int]:
-    """Return the number of names of each room that other rooms use, by the room's name without the package's."""
+    """Return the number of names of each room that other rooms use, by the room's name without the
+    package's."""
     names: dict[str, set[str]] = {}
     for use in Sources(source).uses():
         names.setdefault(use.room.partition(".")[2], set()).add(use.name)
     return {room: len(names[room]) for room in sorted(names)}
 
 
-def complaints(counts: dict[str, int], kept: dict[str, int], file: str = "tools/room_names.toml") -> list[str]:
+def complaints(
+    counts: dict[str, int], kept: dict[str, int], file: str = "tools/room_names.toml"
+) -> list[str]:
     """Return what to do about each room whose count is not the kept one; nothing where all agree."""
     told = []
     for room in sorted({*counts, *kept}):
         now, was = counts.get(room, 0), kept.get(room, 0)
         if now > was:
             told.append(
-                f"{room}: other rooms import {now} names, and {was} are kept. Let them do with fewer (`python "
-                f"tools/room_names.py {room}` lists the names), or write {now} into {file} and say why in a record in "
+                f"{room}: other rooms import {now} names, and {was} are kept. Let them do with fewer "
+                "(`python "
+                f"tools/room_names.py {room}` lists the names), or write {now} into {file} and say why in "
+                "a record in "
                 f"docs/decisions/, in the same commit."
             )
         elif now < was:
-            told.append(f"{room}: other rooms import {now} names, fewer than the {was} kept. Write {now} into {file}.")
+            told.append(
+                f"{room}: other rooms import {now} names, fewer than the {was} kept. Write {now} into {file}."
+            )
     return told
 
 

@@ -41,7 +41,7 @@ together.
 Shapes are in brackets, and units are the last part of a name (`_s`, `_bytes`). "Current stream" is
 `torch.cuda.current_stream()` of the calling thread; on the CPU there are no streams, and nothing to wait for.
 Importing `dynotune.runtime` imports neither torch nor the rest of dynotune; its parts need torch.
-"""
+"""  # noqa: E501
 
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Attributes")
 
@@ -74,7 +74,9 @@ def _entry(node: Documented) -> str:
     if isinstance(node, ast.FunctionDef):
         return f"### `{node.name}`\n\n{_code(_signature(node.name, node))}\n{_text(node)}"
     parts = [f"### `{node.name}`\n"]
-    made = next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    made = next(
+        (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None
+    )
     if made is not None:
         parts.append(_code(_signature(node.name, made)))
     elif fields := [ast.unparse(one) for one in node.body if isinstance(one, ast.AnnAssign)]:
@@ -83,7 +85,11 @@ def _entry(node: Documented) -> str:
         parts.append(_code(f"{node.name}({', '.join(map(ast.unparse, node.bases))})"))
     parts.append(_text(node))
     for member in node.body:
-        if isinstance(member, ast.FunctionDef) and not member.name.startswith("_") and ast.get_docstring(member):
+        if (
+            isinstance(member, ast.FunctionDef)
+            and not member.name.startswith("_")
+            and ast.get_docstring(member)
+        ):
             parts.append(_member(node.name, member))
     return "\n".join(parts)
 

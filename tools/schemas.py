@@ -19,14 +19,24 @@ from dynotune.schema.study import Study
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
-    Comparison, Diagnosis, Examination, MemoryAccount, Precision, RunningDiagnosis, Startup, Study, TraceDifference,
-    TraceSummary
-)  # fmt: skip
+    Comparison,
+    Diagnosis,
+    Examination,
+    MemoryAccount,
+    Precision,
+    RunningDiagnosis,
+    Startup,
+    Study,
+    TraceDifference,
+    TraceSummary,
+)
 
 
 def schemas() -> dict[str, str]:
     """Return the text of each file, by its name."""
-    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", one.__name__).lower() + ".json": _text(one) for one in DOCUMENTS}
+    return {
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", one.__name__).lower() + ".json": _text(one) for one in DOCUMENTS
+    }
 
 
 def _text(document: type[msgspec.Struct]) -> str:

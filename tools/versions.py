@@ -3,15 +3,17 @@
     python tools/versions.py [PYTHON[:TORCH] ...] [--keep]
     python tools/versions.py --page > docs/reference/versions.md
 
-Each row of `MATRIX` gets an environment of its own in `.versions/`, which is deleted after its tests. An interpreter is
-`pythonX.Y` on PATH, one of pyenv's, or one in a folder that `DYNOTUNE_PYTHONS` lists. pip installs torch from where it
-is set up to: a CUDA build takes 5 GB of disk while its row runs, a CPU build (from an index of its own) 1 GB.
+Each row of `MATRIX` gets an environment of its own in `.versions/`, which is deleted after its tests. An
+interpreter is `pythonX.Y` on PATH, one of pyenv's, or one in a folder that `DYNOTUNE_PYTHONS` lists. pip
+installs torch from where it is set up to: a CUDA build takes 5 GB of disk while its row runs, a CPU build
+(from an index of its own) 1 GB.
 
 Two runs of pytest make a row:
 
-- `programs`: dynotune stays in the environment that runs this file. The programs that its tests start are run by the
-  row's interpreter, with the agent inside.
-- `agent`: the tests that import the agent and nothing else of dynotune are run by the row's interpreter itself.
+- `programs`: dynotune stays in the environment that runs this file. The programs that its tests start are run
+  by the row's interpreter, with the agent inside.
+- `agent`: the tests that import the agent and nothing else of dynotune are run by the row's interpreter
+    itself.
 """
 
 from __future__ import annotations
@@ -91,13 +93,18 @@ def install(python: str, version: str, torch: str | None) -> Path:
 
 
 def run(words: list[str], env: dict[str, str]) -> dict[str, Any]:
-    """Run pytest; return how many tests passed, failed and were skipped, and the names of those that failed."""
+    """Run pytest; return how many tests passed, failed and were skipped, and the names of those that
+    failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        subprocess.run([*words, f"--junitxml={report}", "-p", "no:cacheprovider"], cwd=ROOT, env={**os.environ, **env})
+        subprocess.run(
+            [*words, f"--junitxml={report}", "-p", "no:cacheprovider"], cwd=ROOT, env={**os.environ, **env}
+        )
         cases = list(xml.etree.ElementTree.parse(report).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [(case, skip) for case in cases if (skip := case.find("skipped")) is not None and case not in failed]
+    skipped = [
+        (case, skip) for case in cases if (skip := case.find("skipped")) is not None and case not in failed
+    ]
     return {
         "passed": len(cases) - len(failed) - len(skipped),
         "failed": len(failed),
@@ -108,8 +115,8 @@ def run(words: list[str], env: dict[str, str]) -> dict[str, Any]:
 
 
 def agent_tests(*, torch: bool) -> list[str]:
-    """Return the files of tests that import the agent and nothing else of dynotune; without torch, only those that do
-    not import torch."""
+    """Return the files of tests that import the agent and nothing else of dynotune; without torch, only those
+    that do not import torch."""
     found = []
     for file in sorted((ROOT / "tests" / "agent").rglob("test_*.py")):
         names = set()
@@ -137,11 +144,15 @@ def row(version: str, torch: str | None, *, keep: bool) -> dict[str, Any]:
         return {**found, "reason": error.stderr.strip().splitlines()[-1]}
     asks = "import json, platform, sys; from importlib import metadata as m"
     asks += (
-        "; print(json.dumps([platform.python_version(), {d.metadata['Name']: d.version for d in m.distributions()}]))"
+        "; print(json.dumps([platform.python_version(), {d.metadata['Name']: d.version for d in "
+        "m.distributions()}]))"
     )
     answer = subprocess.run([inside, "-c", asks], capture_output=True, text=True, check=True).stdout
     full, packages = json.loads(answer)
-    found |= {"python_version": full, "packages": {name: packages.get(name) for name in ("torch", *TOOLS, *FRAMEWORKS)}}
+    found |= {
+        "python_version": full,
+        "packages": {name: packages.get(name) for name in ("torch", *TOOLS, *FRAMEWORKS)},
+    }
     tests = WITH_TORCH if torch else WITHOUT_TORCH
     parallel = ["--numprocesses", os.environ.get("WORKERS", "2"), "--dist", "worksteal"]
     found["programs"] = run(
@@ -174,7 +185,7 @@ Each cell says how many tests passed, failed, and were skipped. No row used a GP
 {rows}
 
 The other tests of dynotune start no program, or not with another Python: they are not part of this table.
-"""
+"""  # noqa: E501
 
 
 def page(result: dict[str, Any]) -> str:
@@ -198,9 +209,13 @@ COUNTS = ("passed", "failed", "skipped")
 def main() -> int:
     """Run the rows that are asked for, all by default; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", metavar="PYTHON[:TORCH]", help="rows of the matrix, or others; default: all")
+    parser.add_argument(
+        "rows", nargs="*", metavar="PYTHON[:TORCH]", help="rows of the matrix, or others; default: all"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the environments of the rows")
-    parser.add_argument("--page", action="store_true", help="print the page of the result that is there; run nothing")
+    parser.add_argument(
+        "--page", action="store_true", help="print the page of the result that is there; run nothing"
+    )
     asked = parser.parse_args()
     if asked.page:
         print(page(json.loads(RESULT.read_text())), end="")

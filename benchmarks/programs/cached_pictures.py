@@ -1,4 +1,5 @@
-"""Draw pictures, decoded by Pillow and resized, through a SampleCache or as they are; ends with a line of JSON.
+"""Draw pictures, decoded by Pillow and resized, through a SampleCache or as they are; ends with a line of
+JSON.
 
 python cached_pictures.py [--size 375x500] [--quality 95] [--workers 2] [--epochs 3] [--folder FOLDER]
 
@@ -54,7 +55,9 @@ class Augmented(Dataset):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="375x500")
     parser.add_argument("--quality", type=int, default=95)
     parser.add_argument("--workers", type=int, default=2)
@@ -65,7 +68,9 @@ def main():
     if given.folder:
         pictures = SampleCache(pictures, given.folder, max_bytes=1 << 30, key=f"short side {SHORT_SIDE}")
     # An epoch's batches are drawn by workers that wait for it: the first batch of each is not timed.
-    loader = DataLoader(Augmented(pictures), 32, shuffle=True, num_workers=given.workers, persistent_workers=True)
+    loader = DataLoader(
+        Augmented(pictures), 32, shuffle=True, num_workers=given.workers, persistent_workers=True
+    )
     epochs = []
     for _ in range(given.epochs):
         batches = iter(loader)

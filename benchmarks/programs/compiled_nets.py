@@ -41,7 +41,9 @@ def resnet(width: int, num_blocks: int) -> nn.Module:
 
 def transformer(width: int, num_layers: int) -> nn.Module:
     layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-    return nn.Sequential(nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False), nn.Linear(width, 10))
+    return nn.Sequential(
+        nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False), nn.Linear(width, 10)
+    )
 
 
 def main() -> None:

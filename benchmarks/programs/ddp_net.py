@@ -1,7 +1,8 @@
-"""Train a net on several ranks: torchrun --nproc-per-node 2 ddp_net.py resnet|gpt|many|few [--device cuda] [--steps N]
+"""Train a net on several ranks: torchrun --nproc-per-node 2 ddp_net.py resnet|gpt|many|few [--device cuda]
+[--steps N]
 
-`many` has hundreds of small parameters, `few` has four large ones. Gradients are exchanged by DistributedDataParallel
-as it is by default.
+`many` has hundreds of small parameters, `few` has four large ones. Gradients are exchanged by
+DistributedDataParallel as it is by default.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ def resnet(large: bool) -> tuple[nn.Module, torch.Tensor]:
 
 def gpt(large: bool) -> tuple[nn.Module, torch.Tensor]:
     width, layers, length = (768, 12, 256) if large else (32, 2, 16)
-    block = nn.TransformerEncoderLayer(width, width // 16, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    block = nn.TransformerEncoderLayer(
+        width, width // 16, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+    )
     blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
     return nn.Sequential(blocks, nn.Linear(width, 10)), torch.randn(8 if large else 2, length, width)
 
 
 def many(large: bool) -> tuple[nn.Module, torch.Tensor]:
     width, layers = (128, 200) if large else (8, 20)
-    parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())]
+    parts = [
+        part for _ in range(layers) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+    ]
     return nn.Sequential(*parts, nn.Linear(width, 10)), torch.randn(256 if large else 8, width)
 
 
@@ -54,7 +59,9 @@ NETS = {"resnet": resnet, "gpt": gpt, "many": many, "few": few}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("net", choices=list(NETS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--steps", type=int, default=2000)

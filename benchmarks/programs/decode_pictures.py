@@ -1,4 +1,5 @@
-"""Decode JPEG files on the device: `decode_on_device` against torchvision's own call, and beside a model's steps.
+"""Decode JPEG files on the device: `decode_on_device` against torchvision's own call, and beside a model's
+steps.
 
 python decode_pictures.py [--size 600x800] [--quality 90] [--device cuda]
 
@@ -33,7 +34,9 @@ def own_call(device):
         from PIL import Image
 
         def decode(encoded):
-            return [torch.from_numpy(np.array(Image.open(io.BytesIO(each)).convert("RGB"))) for each in encoded]
+            return [
+                torch.from_numpy(np.array(Image.open(io.BytesIO(each)).convert("RGB"))) for each in encoded
+            ]
 
     return decode
 
@@ -66,7 +69,9 @@ def stepping(device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="600x800")
     parser.add_argument("--quality", type=int, default=90)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -75,7 +80,10 @@ def main():
     own, batches = own_call(given.device), {}
     for size in (64, 256) if given.device == "cuda" else (16,):
         some = encoded[:size]
-        calls = {"own": lambda some=some: own(some), "ours": lambda some=some: decode_on_device(some, given.device)}
+        calls = {
+            "own": lambda some=some: own(some),
+            "ours": lambda some=some: decode_on_device(some, given.device),
+        }
         times = {name: [] for name in calls}
         for at in range(ROUNDS + 1):
             for name, call in calls.items():
@@ -108,7 +116,11 @@ def main():
     over.set()
     thread.join()
     result = {"alone_s": statistics.median(alone), "beside_s": statistics.median(loaded)}
-    result |= {"decode_s": statistics.median(decode), "decoded_meanwhile": len(done) * len(batch), "batch": len(batch)}
+    result |= {
+        "decode_s": statistics.median(decode),
+        "decoded_meanwhile": len(done) * len(batch),
+        "batch": len(batch),
+    }
     print(json.dumps({"batches": batches, "step": result}))
 
 

@@ -1,4 +1,5 @@
-"""Trains or runs one model on synthetic data, for what it holds on the GPU: `memory_point.py MODEL BATCH [options]`.
+"""Trains or runs one model on synthetic data, for what it holds on the GPU: `memory_point.py MODEL BATCH
+[options]`.
 
 Random weights, nothing is downloaded. `--hold FILE` writes what is reserved, now and at most, to the
 file after the last step and waits until it is gone.
@@ -34,7 +35,11 @@ class UNet(nn.Module):
     def _pair(inputs: int, outputs: int) -> nn.Sequential:
         layers: list[nn.Module] = []
         for width in (inputs, outputs):
-            layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(width, outputs, 3, padding=1),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
         return nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +92,9 @@ def _text_model(name: str, checkpoint: bool) -> nn.Module:
     else:
         sizes = {"gpt2-small": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}[name]
         layers, heads, width = sizes
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=layers, n_head=heads, n_embd=width))
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_layer=layers, n_head=heads, n_embd=width)
+        )
     if checkpoint:
         model.gradient_checkpointing_enable()
     return model

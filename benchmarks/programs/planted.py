@@ -16,9 +16,9 @@ NUM_BATCHES, BATCH, LENGTH, WIDTH, HEADS, WORDS = 20, 8, 24, 64, 4, 100
 
 def cut(tensor: torch.Tensor, bits: int) -> torch.Tensor:
     """As a product of fewer bits of mantissa sees it; gradients pass."""
-    rounded = (tensor.detach().contiguous().view(torch.int32) + (1 << (22 - bits)) & -(1 << (23 - bits))).view(
-        torch.float32
-    )
+    rounded = (
+        tensor.detach().contiguous().view(torch.int32) + (1 << (22 - bits)) & -(1 << (23 - bits))
+    ).view(torch.float32)
     return tensor + (rounded - tensor.detach())
 
 
@@ -42,12 +42,18 @@ class Layer(nn.Module):
     def forward(self, x, mask):
         if fault() in ("mask", "packed"):
             mask = torch.zeros_like(mask)
-        norm = self.norm(x) if fault() != "eps" else F.layer_norm(x, (WIDTH,), self.norm.weight, self.norm.bias, 1e-3)
+        norm = (
+            self.norm(x)
+            if fault() != "eps"
+            else F.layer_norm(x, (WIDTH,), self.norm.weight, self.norm.bias, 1e-3)
+        )
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(norm).chunk(3, -1))
         scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5 + mask.to(q.dtype)
         mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         x = x + self.dropout(self.out(mixed))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh" if fault() == "tanh" else "none"))
+        return x + self.down(
+            F.gelu(self.up(self.norm2(x)), approximate="tanh" if fault() == "tanh" else "none")
+        )
 
 
 class Attention(nn.Module):
@@ -130,7 +136,8 @@ def infer(net, kind: str) -> None:
 
 
 def train(net, kind: str) -> None:
-    """Two batches a step. SGD with a scaler for convolutions: Adam's steps are the same whatever scales gradients."""
+    """Two batches a step. SGD with a scaler for convolutions: Adam's steps are the same whatever scales
+    gradients."""
     scaler = torch.amp.GradScaler(asked.device, enabled=kind == "convolution")
     if kind == "convolution":
         optimizer: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), 0.02, momentum=0.9)

@@ -1,11 +1,14 @@
-"""Eight models on made-up tasks that they learn in a minute, so that a metric of what they say means something.
+"""Eight models on made-up tasks that they learn in a minute, so that a metric of what they say means
+something.
 
-    python precise.py NAME fit|infer|train --weights FILE [--size small] [--device cuda] [--first 0] [--planted KIND]
+    python precise.py NAME fit|infer|train --weights FILE [--size small] [--device cuda] [--first 0]
+    [--planted KIND]
 
-`fit` trains, and keeps weights in FILE; `infer` and `train` go on until they are ended. Weights are random before
-`fit`: nothing is downloaded. `score` is the metric of a call. `--planted` stands for a backend that is in force once
-torch is asked for deterministic algorithms: `noise` takes as long as without it, at random; `wrong` gives what the call
-before gave, and is faster. `--first` is the number of the first batch.
+`fit` trains, and keeps weights in FILE; `infer` and `train` go on until they are ended. Weights are random
+before
+`fit`: nothing is downloaded. `score` is the metric of a call. `--planted` stands for a backend that is in
+force once torch is asked for deterministic algorithms: `noise` takes as long as without it, at random;
+`wrong` gives what the call before gave, and is faster. `--first` is the number of the first batch.
 """
 
 import argparse
@@ -26,7 +29,9 @@ POOL = 24
 
 @functools.cache
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=list(MODELS))
     parser.add_argument("kind", choices=("fit", "infer", "train"))
     parser.add_argument("--weights", type=Path, required=True)
@@ -64,7 +69,8 @@ def block(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
 
 
 class Detector(nn.Module):
-    """Find squares: for each image boxes (kept, 5) after non-maximum suppression; in training all, and their scores."""
+    """Find squares: for each image boxes (kept, 5) after non-maximum suppression; in training all, and their
+    scores."""
 
     STRIDE, NUM_BEST, OVERLAP = 8, 50, 0.5
 
@@ -77,7 +83,9 @@ class Detector(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         found = self.head(self.body(x)).flatten(2).transpose(1, 2)
-        at = (torch.arange(x.shape[-1] // self.STRIDE, device=x.device, dtype=found.dtype) + 0.5) * self.STRIDE
+        at = (
+            torch.arange(x.shape[-1] // self.STRIDE, device=x.device, dtype=found.dtype) + 0.5
+        ) * self.STRIDE
         centres = torch.stack(torch.meshgrid(at, at, indexing="xy"), -1).flatten(0, 1)
         reach = F.softplus(found[..., 1:]) * self.STRIDE
         boxes = torch.cat([centres - reach[..., :2], centres + reach[..., 2:]], -1)
@@ -103,7 +111,8 @@ def overlaps(ours: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     return both / (size + other - both).clamp(min=1e-6)
 
 
-# Tasks: inputs and target of a batch. `draw(high, *shape)` gives whole numbers below `high`, normal ones for None.
+# Tasks: inputs and target of a batch. `draw(high, *shape)` gives whole numbers below `high`, normal ones for
+# None.
 
 Draw = Callable[..., torch.Tensor]
 Batch = tuple[torch.Tensor, ...]
@@ -115,7 +124,9 @@ def gratings(batch: int, side: int, draw: Draw) -> Batch:
     angle = target * torch.pi / 8
     at = torch.arange(side, device=target.device) / 3
     along = at[None, :, None] * angle.cos()[:, None, None] + at[None, None] * angle.sin()[:, None, None]
-    return (along + 6 * draw(None, batch, 1, 1)).sin()[:, None] + 0.7 * draw(None, batch, 3, side, side), target
+    return (along + 6 * draw(None, batch, 1, 1)).sin()[:, None] + 0.7 * draw(
+        None, batch, 3, side, side
+    ), target
 
 
 def squares(batch: int, side: int, draw: Draw) -> Batch:
@@ -123,7 +134,9 @@ def squares(batch: int, side: int, draw: Draw) -> Batch:
     size, low = side // 8 + draw(side // 4, batch), draw(side // 2, batch, 2)
     at, box = torch.arange(side, device=low.device), torch.cat([low, low + size[:, None]], 1)
     x, y = ((at >= box[:, axis, None]) & (at < box[:, axis + 2, None]) for axis in (0, 1))
-    return 0.5 * draw(None, batch, 3, side, side) + 2.0 * (y[:, None, :, None] & x[:, None, None]), box.float()
+    return 0.5 * draw(None, batch, 3, side, side) + 2.0 * (
+        y[:, None, :, None] & x[:, None, None]
+    ), box.float()
 
 
 def discs(batch: int, side: int, draw: Draw) -> Batch:
@@ -250,7 +263,9 @@ def yolo() -> nn.Module:
 
 def yolo_loss(net: Any, images: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Ultralytics' own, for one box an image."""
-    boxes = torch.cat([(target[:, :2] + target[:, 2:]) / 2, target[:, 2:] - target[:, :2]], 1) / images.shape[-1]
+    boxes = (
+        torch.cat([(target[:, :2] + target[:, 2:]) / 2, target[:, 2:] - target[:, :2]], 1) / images.shape[-1]
+    )
     index = torch.arange(len(target), device=target.device).float()
     batch = {"img": images, "batch_idx": index, "cls": torch.zeros_like(index)[:, None], "bboxes": boxes}
     return net.loss(batch)[0].sum() / len(target)
@@ -299,7 +314,9 @@ def of_ours(made: type[nn.Module]) -> Callable[[str, bool], nn.Module]:
 
 
 MODELS = {
-    "resnet50": Model(of_transformers, logits, gratings, (32, 224), (4, 64), class_loss, share_right, 1e-3, 80),
+    "resnet50": Model(
+        of_transformers, logits, gratings, (32, 224), (4, 64), class_loss, share_right, 1e-3, 80
+    ),
     "vit_b": Model(of_transformers, logits, gratings, (32, 224), (4, 64), class_loss, share_right, 1e-4, 200),
     "yolo11n": Model(lambda _, __: yolo(), first, squares, (16, 320), (2, 128), None, yolo_box, 1e-3, 200),
     "unet": Model(of_ours(Unet), plain, discs, (16, 256), (2, 64), mask_loss, mask_overlap, 1e-3, 100),
@@ -317,8 +334,9 @@ class Task(nn.Module):
         super().__init__()
         self.net, self._model, self._planted, self._before = net, model, planted, None
         if planted is not None:
-            # Torch imports this once deterministic algorithms are asked for. On a CPU the import alone changes how
-            # memory is allotted, and made a net 1.2 times as fast (precision_planted_first_cpu.json).
+            # Torch imports this once deterministic algorithms are asked for. On a CPU the import alone
+            # changes how memory is allotted, and made a net 1.2 times as fast
+            # (precision_planted_first_cpu.json).
             import torch._dynamo  # noqa: F401
 
     def forward(self, *given: torch.Tensor) -> Any:

@@ -28,7 +28,8 @@ class Table(read_samples.table_row_by_row):
 
 
 class Sound(read_samples.audio_resampled):
-    """Spectra of sound at 16 kHz: resampled for each item, or once, into files beside those that were given."""
+    """Spectra of sound at 16 kHz: resampled for each item, or once, into files beside those that were
+    given."""
 
     def __init__(self, folder, how):
         super().__init__(folder)
@@ -44,7 +45,9 @@ class Sound(read_samples.audio_resampled):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=("table", "sound"))
     parser.add_argument("how", choices=("rows", "arrays", "each", "once"))
     parser.add_argument("--seconds", type=float, default=60)

@@ -1,11 +1,12 @@
-"""Train a small network on one of 24 data sets whose samples take long; or time the loader with and without a part.
+"""Train a small network on one of 24 data sets whose samples take long; or time the loader with and without a
+part.
 
     python read_samples.py NAME [--workers 1] [--seconds 60]       train
     python read_samples.py NAME --truth [--most 8]                 one line of JSON: what each part takes
 
-The data sets were written from a list of what people read from, before the rules that judge them were read. Files are
-made once, in the folder that DATA_SETS names. A part is a function, a method or what a library has; "without" puts in
-its place what it returned first.
+The data sets were written from a list of what people read from, before the rules that judge them were read.
+Files are made once, in the folder that DATA_SETS names. A part is a function, a method or what a library has;
+"without" puts in its place what it returned first.
 """
 
 import argparse
@@ -42,7 +43,8 @@ DATA_SETS = {}
 
 
 def data_set(**parts):
-    """Register a data set with its parts: name to what is replaced, `module:attribute` or a method of its own."""
+    """Register a data set with its parts: name to what is replaced, `module:attribute` or a method of its
+    own."""
 
     def add(kind):
         DATA_SETS[kind.__name__] = kind
@@ -748,7 +750,9 @@ def loader_of(samples, workers, generator=None):
     """Return a loader as the programs of most people have it."""
     shuffle = None if isinstance(samples, IterableDataset) else True
     collate = type(samples).collate
-    return DataLoader(samples, BATCH, shuffle=shuffle, num_workers=workers, collate_fn=collate, generator=generator)
+    return DataLoader(
+        samples, BATCH, shuffle=shuffle, num_workers=workers, collate_fn=collate, generator=generator
+    )
 
 
 def train(samples, workers, seconds):
@@ -793,7 +797,9 @@ class Part:
                 self.known.append(value)
             return value
 
-        setattr(self.owner, self.name, staticmethod(instead) if isinstance(self.own, staticmethod) else instead)
+        setattr(
+            self.owner, self.name, staticmethod(instead) if isinstance(self.own, staticmethod) else instead
+        )
         return self
 
     def __exit__(self, *_):
@@ -804,7 +810,8 @@ class Part:
 
 
 def running_s():
-    """Return a clock that stands still while this thread waits for a core, which others on the machine take."""
+    """Return a clock that stands still while this thread waits for a core, which others on the machine
+    take."""
     waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     return time.perf_counter() - waited_ns / 1e9
 
@@ -813,7 +820,9 @@ def running_s():
 def as_in_a_worker(samples):
     """Have batches made on one thread and put into shared memory."""
     torch.set_num_threads(1)
-    torch.utils.data._utils.worker._worker_info = types.SimpleNamespace(id=0, num_workers=1, dataset=samples, seed=0)
+    torch.utils.data._utils.worker._worker_info = types.SimpleNamespace(
+        id=0, num_workers=1, dataset=samples, seed=0
+    )
     try:
         yield
     finally:
@@ -836,7 +845,8 @@ def middle(values):
 
 
 def share_of(part, samples, seconds):
-    """Return the share of a batch's time that goes with a part, by pairs of batches of the same items, by turns.
+    """Return the share of a batch's time that goes with a part, by pairs of batches of the same items, by
+    turns.
 
     Drawn until the interval is 3% wide, or the time is over.
     """
@@ -863,9 +873,11 @@ def share_of(part, samples, seconds):
 
 
 def truth(name, seconds):
-    """Return the share of a sample's time that goes with each part, and the share of it that is spent inside of it.
+    """Return the share of a sample's time that goes with each part, and the share of it that is spent inside
+    of it.
 
-    A call that another part makes dearer or cheaper has no share of its own: shares then add up to more than all.
+    A call that another part makes dearer or cheaper has no share of its own: shares then add up to more than
+    all.
     """
     samples = build(name)
     batch_s, parts = [], {}
@@ -878,7 +890,9 @@ def truth(name, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=DATA_SETS)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)

@@ -1,4 +1,5 @@
-"""Train on samples that each take 20 ms to load, without work for a processor: sleeping_loader.py NUM_WORKERS.
+"""Train on samples that each take 20 ms to load, without work for a processor: sleeping_loader.py
+NUM_WORKERS.
 
 Workers do not slow each other down, so NUM_WORKERS times as many workers load as many times as many samples.
 """

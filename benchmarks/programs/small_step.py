@@ -1,8 +1,8 @@
 """A loop of small steps that times itself with the agent's covers on and off, in blocks that take turns.
 
-Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without. With no pairs it
-wants no agent and prints the seconds of a step. Started as a rank, it exchanges gradients with the others, all ranks
-switch at the same step, and the first one prints.
+Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without. With no
+pairs it wants no agent and prints the seconds of a step. Started as a rank, it exchanges gradients with the
+others, all ranks switch at the same step, and the first one prints.
 """
 
 import argparse
@@ -63,7 +63,9 @@ def main() -> None:
         if args.device != "cpu":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     net, run = build(args)
-    told = torch.tensor([min(run(100) for _ in range(5))], dtype=torch.float64, device=args.device)  # the step is found
+    told = torch.tensor(
+        [min(run(100) for _ in range(5))], dtype=torch.float64, device=args.device
+    )  # the step is found
     if is_rank:
         torch.distributed.broadcast(told, 0)
     step_s, prints = told.item(), os.environ.get("RANK", "0") == "0"

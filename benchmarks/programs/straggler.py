@@ -1,10 +1,12 @@
-"""Trains on several ranks, some of which are slow somewhere: `--fault`, `--rank`, `--delay` say where, who, how much.
+"""Trains on several ranks, some of which are slow somewhere: `--fault`, `--rank`, `--delay` say where, who,
+how much.
 
-Faults: `input` in the dataset, `upload` before the batch is copied, `forward` in a block of the net, `backward` in an
-autograd function within it, `optimizer` in a hook of the optimizer: there these ranks wait `--delay` seconds a step, on
-the host or, with `--spin`, on its device (forward, backward). `length`: its samples are longer. `cores`: many
-processes share its one core. `none`: nothing. Nets: `resnet`, whose buffers are broadcast, and `transformer`. Started
-by torchrun; it ends when it is killed, or after `--steps`. With `--traceml` its steps are marked as TraceML asks.
+Faults: `input` in the dataset, `upload` before the batch is copied, `forward` in a block of the net,
+`backward` in an autograd function within it, `optimizer` in a hook of the optimizer: there these ranks wait
+`--delay` seconds a step, on the host or, with `--spin`, on its device (forward, backward). `length`: its
+samples are longer. `cores`: many processes share its one core. `none`: nothing. Nets: `resnet`, whose buffers
+are broadcast, and `transformer`. Started by torchrun; it ends when it is killed, or after `--steps`. With
+`--traceml` its steps are marked as TraceML asks.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ def resnet(width: int, slow: nn.Module) -> nn.Module:
 class Transformer(nn.Module):
     def __init__(self, width: int, slow: nn.Module) -> None:
         super().__init__()
-        layers = [nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True) for _ in range(3)]
+        layers = [
+            nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True) for _ in range(3)
+        ]
         self.layers = nn.Sequential(layers[0], slow, *layers[1:])
         self.head = nn.Linear(width, 10)
 

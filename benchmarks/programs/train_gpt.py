@@ -28,7 +28,9 @@ class Attention(nn.Module):
         shape = batch, tokens, self.num_heads, width // self.num_heads
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.input(x).split(width, dim=2))
         dropout = self.dropout if self.training else 0.0
-        attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        attended = functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=True
+        )
         return self.output(attended.transpose(1, 2).reshape(batch, tokens, width))
 
 
@@ -54,7 +56,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Logits of the next token; the loss too where the targets are given."""
 
-    def __init__(self, num_layers: int, num_heads: int, width: int, tokens: int, dropout: float = 0.2) -> None:
+    def __init__(
+        self, num_layers: int, num_heads: int, width: int, tokens: int, dropout: float = 0.2
+    ) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(VOCABULARY, width), nn.Embedding(tokens, width)
         self.dropout = nn.Dropout(dropout)

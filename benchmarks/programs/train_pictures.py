@@ -2,7 +2,8 @@
 
 python train_pictures.py [--size 600x800] [--quality 90] [--workers 8] [--seconds 6] [--device cuda]
 
-Files are made once, in the folder that PICTURES names. It ends with a line of JSON: images/s after the first seconds.
+Files are made once, in the folder that PICTURES names. It ends with a line of JSON: images/s after the first
+seconds.
 """
 
 import argparse
@@ -30,7 +31,9 @@ def photograph(height, width, seed):
         small = rng.normal(0, 1, (max(2, height // scale), max(2, width // scale), 3))
         for channel in range(3):
             plane = Image.fromarray(small[..., channel].astype(np.float32))
-            picture[..., channel] += np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)) * scale**0.45
+            picture[..., channel] += (
+                np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)) * scale**0.45
+            )
     picture = 128 + picture * 40 / picture.std() + rng.normal(0, 9, picture.shape)
     return np.clip(picture, 0, 255).astype(np.uint8)
 
@@ -71,7 +74,9 @@ class Pictures(Dataset):
         image = Image.open(self.paths[index]).convert("RGB")
         side = int(min(image.size) * random.uniform(0.5, 1.0))
         left, top = random.randint(0, image.width - side), random.randint(0, image.height - side)
-        image = image.resize((CROP, CROP), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+        image = image.resize(
+            (CROP, CROP), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
+        )
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div(255)
         return (pixels - 0.45) / 0.22, index % 1000
 
@@ -82,12 +87,19 @@ def network(device):
         from torchvision.models import resnet50
 
         return resnet50()
-    layers = [torch.nn.Conv2d(3, 8, 7, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+    layers = [
+        torch.nn.Conv2d(3, 8, 7, stride=4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+    ]
     return torch.nn.Sequential(*layers, torch.nn.Linear(8, 1000))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", default="600x800")
     parser.add_argument("--quality", type=int, default=90)
     parser.add_argument("--workers", type=int, default=8)

@@ -1,10 +1,12 @@
-"""Train a BERT or a GPT of Transformers, from its configuration, on sequences of which 45% of a batch is padding.
+"""Train a BERT or a GPT of Transformers, from its configuration, on sequences of which 45% of a batch is
+padding.
 
-python train_texts.py bert|gpt [--how written|sampler|packed] [--seed 0] [--seconds 6 | --steps N] [--device cuda]
-python train_texts.py bert|gpt --turns 3 [--seconds 3]        samples/s of all three ways, by turns in one process
-python train_texts.py bert|gpt --check varlen|mixing          what check_packing says
+python train_texts.py bert|gpt [--how written|sampler|packed] [--seed 0] [--seconds 6 | --steps N] [--device
+cuda] python train_texts.py bert|gpt --turns 3 [--seconds 3]        samples/s of all three ways, by turns in
+one process python train_texts.py bert|gpt --check varlen|mixing          what check_packing says
 
-It ends with a line of JSON: samples/s after the first steps, and of each seed the mean loss of the last twentieth.
+It ends with a line of JSON: samples/s after the first steps, and of each seed the mean loss of the last
+twentieth.
 """
 
 import argparse
@@ -31,7 +33,8 @@ HOWS = ("written", "sampler", "packed")
 
 
 class Texts(Dataset):
-    """Sequences of a random chain: each token allows eight to follow. Lengths are skewed as those of texts."""
+    """Sequences of a random chain: each token allows eight to follow. Lengths are skewed as those of
+    texts."""
 
     def __init__(self, model, number, longest, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -63,7 +66,11 @@ def padded(samples):
     pad = torch.nn.utils.rnn.pad_sequence
     mask = pad([torch.ones(len(each["input_ids"]), dtype=torch.long) for each in samples], batch_first=True)
     labels = pad([each["labels"] for each in samples], batch_first=True, padding_value=-100)
-    return {"input_ids": pad([each["input_ids"] for each in samples], True), "attention_mask": mask, "labels": labels}
+    return {
+        "input_ids": pad([each["input_ids"] for each in samples], True),
+        "attention_mask": mask,
+        "labels": labels,
+    }
 
 
 def packed(samples):
@@ -71,7 +78,8 @@ def packed(samples):
 
 
 def varlen(module, query, key, value, mask, cu_seq_lens_q=None, max_length_q=None, scaling=None, **_):
-    """Keep packed sequences apart: on a GPU by torch's attention for sequences of many lengths, else one by one."""
+    """Keep packed sequences apart: on a GPU by torch's attention for sequences of many lengths, else one by
+    one."""
     causal = getattr(module, "is_causal", False) or isinstance(module, MODELS["gpt"][2])
     attend = torch.nn.functional.scaled_dot_product_attention
     if cu_seq_lens_q is None:
@@ -108,7 +116,11 @@ def small(device):
 
 
 def bert(size, longest):
-    sizes = {"hidden_size": size["wide"], "intermediate_size": 4 * size["wide"], "num_hidden_layers": size["deep"]}
+    sizes = {
+        "hidden_size": size["wide"],
+        "intermediate_size": 4 * size["wide"],
+        "num_hidden_layers": size["deep"],
+    }
     return BertConfig(
         vocab_size=VOCABULARY,
         num_attention_heads=size["heads"],
@@ -120,9 +132,15 @@ def bert(size, longest):
 
 def gpt(size, longest):
     return GPT2Config(
-        vocab_size=VOCABULARY, n_positions=longest, n_embd=size["wide"], n_layer=size["deep"], n_head=size["heads"],
-        use_cache=False, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        n_positions=longest,
+        n_embd=size["wide"],
+        n_layer=size["deep"],
+        n_head=size["heads"],
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
 
 
 def _attention_of_gpt():
@@ -183,7 +201,8 @@ class Training:
     def step(self):
         """Train on the next batch; return how many samples it has."""
         inputs = {
-            key: each.to(self.device) if torch.is_tensor(each) else each for key, each in next(self.batches).items()
+            key: each.to(self.device) if torch.is_tensor(each) else each
+            for key, each in next(self.batches).items()
         }
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
             loss = self.model(**inputs).loss
@@ -207,7 +226,9 @@ class Training:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--how", choices=HOWS, default="written")
     parser.add_argument("--check", choices=("varlen", "mixing"))

@@ -1,8 +1,9 @@
 """Trains until told to end; a file says what goes wrong in it, from its next step on.
 
-For `watch_faults` and `watch_overhead`. Words of the file: `input=S` a sample takes so long, `compute=S` the host
-sleeps so long in a step, `busy=S` it computes, `leak=BYTES` a step keeps so much, `stall=1` no step ends, `end=1`. With
-`--ranks`, `rank=S` delays the input of rank 1. With `--seconds` it reads no file, and prints the seconds of a step.
+For `watch_faults` and `watch_overhead`. Words of the file: `input=S` a sample takes so long, `compute=S` the
+host sleeps so long in a step, `busy=S` it computes, `leak=BYTES` a step keeps so much, `stall=1` no step
+ends, `end=1`. With `--ranks`, `rank=S` delays the input of rank 1. With `--seconds` it reads no file, and
+prints the seconds of a step.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Rows(Dataset):
 
 def train(rank: int, args: argparse.Namespace) -> None:
     device = args.device if args.ranks == 1 or args.device == "cpu" else f"{args.device}:{rank}"
-    net: nn.Module = nn.Sequential(*(nn.Linear(args.width, args.width) for _ in range(args.layers))).to(device)
+    net: nn.Module = nn.Sequential(*(nn.Linear(args.width, args.width) for _ in range(args.layers))).to(
+        device
+    )
     if args.ranks > 1:
         where = f"file://{args.control}.{os.getppid()}"
         backend = "gloo" if args.device == "cpu" else "nccl"
@@ -103,7 +106,9 @@ def main() -> None:
     if args.ranks == 1:
         train(0, args)
     else:
-        mp.start_processes(train, (args,), nprocs=args.ranks, start_method="spawn" if args.device != "cpu" else "fork")
+        mp.start_processes(
+            train, (args,), nprocs=args.ranks, start_method="spawn" if args.device != "cpu" else "fork"
+        )
 
 
 if __name__ == "__main__":

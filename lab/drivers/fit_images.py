@@ -1,4 +1,5 @@
-"""Lightning trains a model of torchvision on made-up pictures: python fit_images.py resnet50 224 32 [WORKERS]."""
+"""Lightning trains a model of torchvision on made-up pictures: python fit_images.py resnet50 224 32
+[WORKERS]."""
 
 import sys
 
@@ -26,9 +27,16 @@ class Classifier(lightning.LightningModule):
 if __name__ == "__main__":
     name, size, batch, workers = sys.argv[1], *map(int, [*sys.argv[2:4], *(sys.argv[4:] or ["0"])])
     crop = v2.Compose(
-        [v2.ToImage(), v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(size),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
     )
     pictures = torchvision.datasets.FakeData(20_000, (3, 500, 400), num_classes=100, transform=crop)
     loader = torch.utils.data.DataLoader(pictures, batch_size=batch, shuffle=True, num_workers=workers)
-    trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = lightning.Trainer(
+        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     trainer.fit(Classifier(name), loader)

@@ -1,4 +1,5 @@
-"""Fits Lightning's own BoringModel: python fit_lightning.py '{"max_epochs": 2}' (arguments of its Trainer)."""
+"""Fits Lightning's own BoringModel: python fit_lightning.py '{"max_epochs": 2}' (arguments of its
+Trainer)."""
 
 import json
 import sys
@@ -14,5 +15,10 @@ if __name__ == "__main__":
     )  # fmt: skip
     trainer.fit(BoringModel())
     # Its loaders give one sample a batch.
-    tell(trainer.global_step, trainer.fit_loop.total_batch_idx + 1, trainer.train_dataloader, trainer.optimizers[0])
+    tell(
+        trainer.global_step,
+        trainer.fit_loop.total_batch_idx + 1,
+        trainer.train_dataloader,
+        trainer.optimizers[0],
+    )
     end()

@@ -1,4 +1,5 @@
-"""How a driver tells what its framework counted and what it found set, a line of JSON on standard output, and ends."""
+"""How a driver tells what its framework counted and what it found set, a line of JSON on standard output, and
+ends."""
 
 import json
 import os
@@ -9,7 +10,10 @@ import torch.distributed as dist
 
 def tell(steps, samples, loader=None, optimizer=None):
     """Print it at once: ranks share standard output."""
-    settings = {"host.num_threads": torch.get_num_threads(), "env.DYNOTUNE_NOTHING": os.environ.get("DYNOTUNE_NOTHING")}
+    settings = {
+        "host.num_threads": torch.get_num_threads(),
+        "env.DYNOTUNE_NOTHING": os.environ.get("DYNOTUNE_NOTHING"),
+    }
     if loader is not None:
         settings["loader.num_workers"] = loader.num_workers
     if optimizer is not None:
@@ -19,7 +23,8 @@ def tell(steps, samples, loader=None, optimizer=None):
 
 
 def end():
-    """Of a rank: without the end of the interpreter, in which gloo's threads (torch 2.13) abort some processes."""
+    """Of a rank: without the end of the interpreter, in which gloo's threads (torch 2.13) abort some
+    processes."""
     if dist.is_initialized():
         dist.destroy_process_group()
         os._exit(0)

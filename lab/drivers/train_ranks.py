@@ -1,4 +1,5 @@
-"""Two ranks with gloo and DistributedDataParallel: under torchrun, or started by torch.multiprocessing (`spawn`)."""
+"""Two ranks with gloo and DistributedDataParallel: under torchrun, or started by torch.multiprocessing
+(`spawn`)."""
 
 import sys
 import tempfile

@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer on a tiny random GPT-2: python train_transformer.py '{"max_steps": 20}' (its arguments)."""
+"""Hugging Face's Trainer on a tiny random GPT-2: python train_transformer.py '{"max_steps": 20}' (its
+arguments)."""
 
 import json
 import sys
@@ -10,8 +11,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 TOKENS = 8
 
 if __name__ == "__main__":
-    rows = [{"input_ids": torch.arange(TOKENS) + start % 4, "labels": torch.arange(TOKENS)} for start in range(64)]
-    config = GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    rows = [
+        {"input_ids": torch.arange(TOKENS) + start % 4, "labels": torch.arange(TOKENS)} for start in range(64)
+    ]
+    config = GPT2Config(
+        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
     arguments = TrainingArguments(
         "trained", report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
         per_device_train_batch_size=4, include_num_input_tokens_seen="all", **json.loads(sys.argv[1]),

@@ -1,4 +1,5 @@
-"""An epoch each with loader workers by fork, spawn and forkserver; the workers run modules, as transforms often are."""
+"""An epoch each with loader workers by fork, spawn and forkserver; the workers run modules, as transforms
+often are."""
 
 import torch
 from told import tell

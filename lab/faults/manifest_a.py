@@ -11,14 +11,23 @@ PRESENT = (1,)
 # Loading that keeps a core busy slows a step that wants them all: on few cores it has no small dose.
 LOADER = (
     Fault("loader-bound", "loader_bound.py", BOTH, ALL, notes="Sleeps in the dataset; two workers."),
-    Fault("num-workers-zero", "num_workers_zero.py", BOTH, ALL, notes="Sleeps in the dataset; the twin: four workers."),
+    Fault(
+        "num-workers-zero",
+        "num_workers_zero.py",
+        BOTH,
+        ALL,
+        notes="Sleeps in the dataset; the twin: four workers.",
+    ),
     Fault(
         "num-workers-too-many",
         "num_workers_too_many.py",
         BOTH,
         (30, 60),
         implies=("loader-bound",),
-        notes="Each worker unpacks each shard for itself: three to eight workers a core; the twin has one a core.",
+        notes=(
+            "Each worker unpacks each shard for itself: three to eight workers a core; the twin has one "
+            "a core."
+        ),
     ),
     Fault(
         "persistent-workers",
@@ -69,10 +78,21 @@ TRANSFERS = (
         CUDA,
         HIDDEN,
         implies=("h2d-blocking", "h2d-not-overlapped"),
-        notes="A copy from pageable memory blocks and is in line by its nature; the twin's pinned copy is in line too.",
+        notes=(
+            "A copy from pageable memory blocks and is in line by its nature; the twin's pinned copy is "
+            "in line too."
+        ),
     ),
-    Fault("h2d-blocking", "h2d_blocking.py", CUDA, HIDDEN, notes="Host work after the copy, hidden in the twin."),
-    Fault("h2d-not-overlapped", "h2d_not_overlapped.py", CUDA, HIDDEN, notes="The twin copies ahead on a stream."),
+    Fault(
+        "h2d-blocking", "h2d_blocking.py", CUDA, HIDDEN, notes="Host work after the copy, hidden in the twin."
+    ),
+    Fault(
+        "h2d-not-overlapped",
+        "h2d_not_overlapped.py",
+        CUDA,
+        HIDDEN,
+        notes="The twin copies ahead on a stream.",
+    ),
     Fault(
         "transfer-float",
         "transfer_float.py",
@@ -102,7 +122,9 @@ MEMORY = (
         CUDA,
         (30, 60),
         implies=("sync-per-step",),
-        notes="The step's own blocks may cost more than 30 already; scratch blocks add to them up to the dose.",
+        notes=(
+            "The step's own blocks may cost more than 30 already; scratch blocks add to them up to the dose."
+        ),
     ),
     Fault(
         "alloc-retries",
@@ -111,13 +133,40 @@ MEMORY = (
         HIDDEN,
         notes="Two streams within one limit; each few steps both caches are freed.",
     ),
-    Fault("memory-segments", "fragmentation.py", CUDA, PRESENT, notes="400 pieces of 2 MB kept inside larger blocks."),
-    Fault("leak-graph-kept", "leak_graph_kept.py", BOTH, PRESENT, notes="0.5 MB a step on the CPU, 4 MB on CUDA."),
+    Fault(
+        "memory-segments",
+        "fragmentation.py",
+        CUDA,
+        PRESENT,
+        notes="400 pieces of 2 MB kept inside larger blocks.",
+    ),
+    Fault(
+        "leak-graph-kept",
+        "leak_graph_kept.py",
+        BOTH,
+        PRESENT,
+        notes="0.5 MB a step on the CPU, 4 MB on CUDA.",
+    ),
 )
 HOST = (
-    Fault("omp-threads-1", "omp_threads_one.py", CPU, (40,), env={"OMP_NUM_THREADS": "1"}, notes="40 on two cores."),
-    Fault("cpu-oversubscribed", "cpu_oversubscribed.py", CPU, ALL, notes="Two, four or eight threads a core."),
-    Fault("optimizer-forloop", "optimizer_forloop.py", CPU, HIDDEN, notes="The dose: the share of scales not fused."),
+    Fault(
+        "omp-threads-1",
+        "omp_threads_one.py",
+        CPU,
+        (40,),
+        env={"OMP_NUM_THREADS": "1"},
+        notes="40 on two cores.",
+    ),
+    Fault(
+        "cpu-oversubscribed", "cpu_oversubscribed.py", CPU, ALL, notes="Two, four or eight threads a core."
+    ),
+    Fault(
+        "optimizer-forloop",
+        "optimizer_forloop.py",
+        CPU,
+        HIDDEN,
+        notes="The dose: the share of scales not fused.",
+    ),
     Fault("optimizer-forloop", "optimizer_forloop.py", CUDA, ALL, implies=("host-bound", "launch-bound")),
     Fault("profiler-left-on", "profiler_left_on.py", CPU, (10,), args=("--width", "320")),
     Fault("profiler-left-on", "profiler_left_on.py", CPU, (30,), args=("--width", "112")),
@@ -128,7 +177,10 @@ HOST = (
         (30,),
         args=("--width", "1024"),
         implies=("host-bound", "launch-bound"),
-        notes="The device's work is about as long as the host's without the profiler: it must be, to be slowed by it.",
+        notes=(
+            "The device's work is about as long as the host's without the profiler: it must be, to be "
+            "slowed by it."
+        ),
     ),
     *(
         Fault(

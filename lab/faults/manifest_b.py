@@ -1,4 +1,5 @@
-"""Programs with faults of kernels, precision, compilation, many processes and the environment; the clean programs."""
+"""Programs with faults of kernels, precision, compilation, many processes and the environment; the clean
+programs."""
 
 from .fault import Fault
 
@@ -74,7 +75,10 @@ FAULTS: tuple[Fault, ...] = (
         env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
         implies=("launch-bound", "host-bound"),
         kind="inference",
-        notes="small linear layers wait for the host with and without the variable: launch-bound holds at dose 0 too",
+        notes=(
+            "small linear layers wait for the host with and without the variable: launch-bound holds at "
+            "dose 0 too"
+        ),
     ),
     Fault(
         "ul-cublas-env-on-construct",
@@ -83,7 +87,10 @@ FAULTS: tuple[Fault, ...] = (
         (60,),
         implies=("cublas-env-regex", "launch-bound", "host-bound"),
         kind="inference",
-        notes="the folder ultralytics beside the program stands in for the package; launch-bound holds at dose 0 too",
+        notes=(
+            "the folder ultralytics beside the program stands in for the package; launch-bound holds at "
+            "dose 0 too"
+        ),
     ),
     Fault(
         "caches-disabled",
@@ -101,7 +108,10 @@ FAULTS: tuple[Fault, ...] = (
         (60,),
         env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
         launcher=TWO_RANKS,
-        notes="a flag; gradients are exchanged by hand, since DDP crashes under DETAIL on the CPU (torch 2.13.0)",
+        notes=(
+            "a flag; gradients are exchanged by hand, since DDP crashes under DETAIL on the CPU (torch "
+            "2.13.0)"
+        ),
     ),
     Fault(
         "debug-flags-left-on",
@@ -115,23 +125,41 @@ FAULTS: tuple[Fault, ...] = (
     # Convolutions and determinism
     Fault("cudnn-benchmark-off", "cudnn_benchmark_off.py", ("cuda",), (10,), notes=WHOLE),
     Fault(
-        "cudnn-benchmark-dynamic", "cudnn_benchmark_dynamic.py", ("cuda",), (60,), args=("--blocks", "12"), notes=WHOLE
+        "cudnn-benchmark-dynamic",
+        "cudnn_benchmark_dynamic.py",
+        ("cuda",),
+        (60,),
+        args=("--blocks", "12"),
+        notes=WHOLE,
     ),
     Fault(
-        "cudnn-benchmark-dynamic", "cudnn_benchmark_dynamic.py", ("cuda",), (30,), args=("--blocks", "48"), notes=WHOLE
+        "cudnn-benchmark-dynamic",
+        "cudnn_benchmark_dynamic.py",
+        ("cuda",),
+        (30,),
+        args=("--blocks", "48"),
+        notes=WHOLE,
     ),
     Fault("cudnn-deterministic-on", "cudnn_deterministic.py", ("cuda",), (10,), notes=WHOLE),
     Fault("deterministic-algos-on", "deterministic_algorithms.py", ("cuda",), (30,), notes=WHOLE),
     Fault("channels-last", "channels_last.py", ("cuda",), (30,), notes=WHOLE),
     # Attention and precision
     Fault("sdpa-math", "sdpa_math.py", ("cuda",), (10, 30, 60), notes="the dial is blocks, by estimate"),
-    Fault("manual-attention", "manual_attention.py", ("cuda",), (10, 30, 60), notes="the dial is blocks, by estimate"),
+    Fault(
+        "manual-attention",
+        "manual_attention.py",
+        ("cuda",),
+        (10, 30, 60),
+        notes="the dial is blocks, by estimate",
+    ),
     Fault("fp32-matmul-no-tf32", "fp32_matmul.py", ("cuda",), (30,), args=("--heads", "1"), notes=WHOLE),
     Fault("fp32-matmul-no-tf32", "fp32_matmul.py", ("cuda",), (60,), args=("--heads", "5"), notes=WHOLE),
     Fault("amp-absent", "amp_absent.py", ("cuda",), (30,), notes=WHOLE),
     Fault("amp-fp16-no-scaler", "amp_fp16_no_scaler.py", ("cuda",), (1,), notes="a fault of correctness"),
     Fault("scaler-with-bf16", "scaler_with_bf16.py", ("cuda",), (1,), notes="needless rather than slow"),
-    Fault("gemm-misaligned", "gemm_misaligned.py", ("cuda",), (10, 30), notes="the dial is blocks, by estimate"),
+    Fault(
+        "gemm-misaligned", "gemm_misaligned.py", ("cuda",), (10, 30), notes="the dial is blocks, by estimate"
+    ),
     # Compilation
     Fault("graph-breaks", "graph_breaks.py", ("cpu", "cuda"), (10, 30), kind="inference"),
     Fault("recompiles", "recompiles.py", ("cpu", "cuda"), (10, 30)),
@@ -162,9 +190,19 @@ FAULTS: tuple[Fault, ...] = (
         "dataparallel.py",
         ("cuda-x2",),
         (30,),
-        notes="the twin trains on one GPU: moving the parameters costs more than the second GPU saves, by estimate",
+        notes=(
+            "the twin trains on one GPU: moving the parameters costs more than the second GPU saves, by "
+            "estimate"
+        ),
     ),
-    Fault("ddp-find-unused-on", "ddp_find_unused.py", ("cpu", "cuda-x2"), (1,), launcher=TWO_RANKS, notes=NO_COST),
+    Fault(
+        "ddp-find-unused-on",
+        "ddp_find_unused.py",
+        ("cpu", "cuda-x2"),
+        (1,),
+        launcher=TWO_RANKS,
+        notes=NO_COST,
+    ),
     Fault("ddp-find-unused-on", "ddp_find_unused.py", ("cuda",), (1,), launcher=ONE_RANK, notes=NO_COST),
     Fault("rank-imbalance", "rank_imbalance.py", ("cpu", "cuda-x2"), (10, 30, 60), launcher=TWO_RANKS),
     Fault(

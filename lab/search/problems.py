@@ -1,4 +1,5 @@
-"""Commands that are tables, for `benchmarks/search_replay.py`: made up with planted interactions, or recorded."""
+"""Commands that are tables, for `benchmarks/search_replay.py`: made up with planted interactions, or
+recorded."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ WORKERS = "loader.num_workers"
 class Parts(NamedTuple):
     """A command whose step is made of parts, seconds each, and settings that change some of them.
 
-    The device works while the host launches what comes next, so the longer of the two counts; batches come beside both
-    where there are workers, and before them where there are none.
+    The device works while the host launches what comes next, so the longer of the two counts; batches come
+    beside both where there are workers, and before them where there are none.
 
     Args:
-        spares: by id of a setting, by part, what is left of it. Of two that spare the same part, the better one counts.
+        spares: by id of a setting, by part, what is left of it. Of two that spare the same part, the better
+            one counts.
         num_workers: by id.
     """
 
@@ -93,7 +95,8 @@ def by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:
 
 
 def best_of(problem: Problem) -> float:
-    """Return the gain of the best arm: of a table from all arms of the knobs that interact; else from all arms."""
+    """Return the gain of the best arm: of a table from all arms of the knobs that interact; else from all
+    arms."""
     if isinstance(problem.table, Recorded):
         arms = (_arm_of(key, problem.candidates) for key, values in problem.table.values.items() if values)
         return max(problem.table.gain(one) for one in arms)
@@ -133,7 +136,8 @@ def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
 
 
 def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
-    """4 to 14 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
+    """4 to 14 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms
+    fail."""
     rng = np.random.default_rng([11, seed])
     num_knobs = int(rng.integers(4, 15))
     candidates, gains = [], {}
@@ -160,9 +164,12 @@ def few(seed: int, sd: float, num_runs: int) -> Problem:
     """1 to 4 knobs of one value, as findings name them: half of them help, by up to three times as fast."""
     rng = np.random.default_rng([12, seed])
     candidates = [
-        candidate(f"knob{knob}={knob}", needs_warm_cache=rng.random() < 0.2) for knob in range(int(rng.integers(1, 5)))
+        candidate(f"knob{knob}={knob}", needs_warm_cache=rng.random() < 0.2)
+        for knob in range(int(rng.integers(1, 5)))
     ]
-    gains = {one.id: math.log(rng.choice([1.05, 1.2, 1.6, 2.2, 3.0])) for one in candidates if rng.random() < 0.5}
+    gains = {
+        one.id: math.log(rng.choice([1.05, 1.2, 1.6, 2.2, 3.0])) for one in candidates if rng.random() < 0.5
+    }
     # What both spare is spared once.
     both = [one for one in candidates if one.id in gains]
     together = {
@@ -173,16 +180,21 @@ def few(seed: int, sd: float, num_runs: int) -> Problem:
 
 
 def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
-    """A training whose step is made of parts, settings that a diagnosis would name, and two that do nothing."""
+    """A training whose step is made of parts, settings that a diagnosis would name, and two that do
+    nothing."""
     rng = np.random.default_rng([14, seed])
 
     def between(least: float, most: float) -> float:
         return float(rng.uniform(least, most))
 
     parts = {
-        "products": between(5, 60), "other kernels": between(3, 25), "optimizer": between(0.5, 6),
-        "launches": between(5, 35), "copy": between(0.2, 6), "batch": float(rng.choice([1.0, 5.0, 40.0, 120.0])),
-    }  # fmt: skip
+        "products": between(5, 60),
+        "other kernels": between(3, 25),
+        "optimizer": between(0.5, 6),
+        "launches": between(5, 35),
+        "copy": between(0.2, 6),
+        "batch": float(rng.choice([1.0, 5.0, 40.0, 120.0])),
+    }
     tf32, half = between(0.2, 0.7), between(0.1, 0.5)
     spares: dict[str, dict[str, float]] = {
         "matmul.fp32_precision=high": {"products": tf32},
@@ -215,7 +227,8 @@ def helping(gain: float, sd: float, seed: int) -> Problem:
 
 
 def slow_start(gain: float, sd: float, seed: int) -> Problem:
-    """8 settings that do nothing, or of which one gains: three minutes, and a start that takes forty seconds."""
+    """8 settings that do nothing, or of which one gains: three minutes, and a start that takes forty
+    seconds."""
     candidates = [candidate(f"idle{at:02d}=1", in_process=True) for at in range(8)]
     if gain:
         candidates[seed % 8] = candidate("good=1", in_process=True)
@@ -229,8 +242,12 @@ def _planted(
     """Of each group: a pair that helps only together, one that hurts together, or neither."""
     planted = {}
     for name in sorted(set(group_of.values())):
-        those = [one for one in candidates if group_of.get(int(one.setting.knob.removeprefix("knob"))) == name]
-        across = [pair for pair in itertools.combinations(those, 2) if pair[0].setting.knob != pair[1].setting.knob]
+        those = [
+            one for one in candidates if group_of.get(int(one.setting.knob.removeprefix("knob"))) == name
+        ]
+        across = [
+            pair for pair in itertools.combinations(those, 2) if pair[0].setting.knob != pair[1].setting.knob
+        ]
         if across:
             first, second = across[int(rng.integers(len(across)))]
             size = float(rng.choice([0.0, 0.10, 0.15, -0.10, -0.15]))

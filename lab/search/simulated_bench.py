@@ -32,11 +32,13 @@ class SimulatedBench:
     Args:
         check_s: what looking at results takes, and as much once for the baseline.
         voids: share of runs that something else disturbs, each then being slower by a fifth.
-        void_runs: of the confirmation, from 1, those that something else disturbs; `cut`: that the deadline cuts.
+        void_runs: of the confirmation, from 1, those that something else disturbs; `cut`: that the deadline
+            cuts.
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
-        switch_sd: of the logarithm of what one block within a process says; None where nothing can be switched.
+        switch_sd: of the logarithm of what one block within a process says; None where nothing can be
+            switched.
         guessed: how many times as long as a run the first guess of it is.
     """
 
@@ -102,17 +104,27 @@ class SimulatedBench:
         if ended not in ("measured", "wrong-results", "unchecked"):
             self.clock_s += self.table.start_s
             return Trial(
-                arm=arm.key, phase=phase, block=block, ended=ended, began_s=began_s, wall_s=self.table.start_s,
+                arm=arm.key,
+                phase=phase,
+                block=block,
+                ended=ended,
+                began_s=began_s,
+                wall_s=self.table.start_s,
                 detail=f"planned: {ended}",
-            )  # fmt: skip
+            )
         number = sum(one == "confirm" for _, one, _ in self.ran) if phase == "confirm" else 0
         if number in self._cut:
             wall_s = max(0.0, self.left_s()) + self.run_s(arm) / 2
             self.clock_s += wall_s
             return Trial(
-                arm=arm.key, phase=phase, block=block, ended="timeout", void="the time was up before it was done",
-                began_s=began_s, wall_s=wall_s,
-            )  # fmt: skip
+                arm=arm.key,
+                phase=phase,
+                block=block,
+                ended="timeout",
+                void="the time was up before it was done",
+                began_s=began_s,
+                wall_s=wall_s,
+            )
         void = number in self._void_runs or (bool(self._voids) and self._rng.random() < self._voids)
         value = self.table.value(arm, self._rng) * math.exp(log) * (1.2 if void else 1.0)
         warm_s = self.table.start_s + self.table.window_s * value / self.table.base
@@ -121,9 +133,17 @@ class SimulatedBench:
         wall_s = warm_s + (cold_s if phase == "pilot" else cold_s / 2)
         self.clock_s += wall_s
         return Trial(
-            arm=arm.key, phase=phase, block=block, ended="measured", value=value, void=OTHERS if void else "",
-            began_s=began_s, wall_s=wall_s, time_to_first_step_s=self.table.start_s, run=f"{len(self.ran):04d}",
-        )  # fmt: skip
+            arm=arm.key,
+            phase=phase,
+            block=block,
+            ended="measured",
+            value=value,
+            void=OTHERS if void else "",
+            began_s=began_s,
+            wall_s=wall_s,
+            time_to_first_step_s=self.table.start_s,
+            run=f"{len(self.ran):04d}",
+        )
 
     def check(self, arm: Arm) -> Trial | None:
         if arm.key not in self.checked:
@@ -166,8 +186,11 @@ class SimulatedBench:
         running = [one for one in arms if self.table.end(one) == "measured"]
         return [self._switched(one, num) for one in running] if num >= FEWEST_SWITCH_BLOCKS else []
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        """Blocks as those of `switch`, one arm's alone; an arm that takes longer the first time does so before them."""
+    def test(
+        self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf
+    ) -> Tested:
+        """Blocks as those of `switch`, one arm's alone; an arm that takes longer the first time does so
+        before them."""
         if self._switch_sd is None:
             return Tested(reason="nothing can be switched")
         self.tested.append(arm.key)

@@ -17,7 +17,8 @@ class Noise(NamedTuple):
 
     Args:
         tails: degrees of freedom of Student's t, scaled to variance 1 where it has one; 0 for normal.
-        drift: that every run is slower than the one before; `walk`: standard deviation of a random walk's step.
+        drift: that every run is slower than the one before; `walk`: standard deviation of a random walk's
+            step.
         stalls: share of runs that stall, by 4 to 10 sd.
     """
 
@@ -45,7 +46,8 @@ class Table(NamedTuple):
         gains: of each setting, by its id: ln(baseline / with it); one that is absent does nothing.
         together: what settings gain beyond the sum, where all of them are there.
         ends: settings that, all there, end a run otherwise than in a measurement.
-        base: the baseline's value; `start_s`: what a run costs besides its window; `window_s`: the baseline's window.
+        base: the baseline's value; `start_s`: what a run costs besides its window; `window_s`: the baseline's
+            window.
     """
 
     gains: Mapping[str, float] = {}

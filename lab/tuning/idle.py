@@ -10,12 +10,15 @@ from lab.tuning.programs import Program
 
 ALLOWED_SHARE = 1 / 20
 IN_BF16 = {"TUNED_AS": "amp=bf16"}
-"""Of a program's environment: its products of matrices are in bfloat16, so precision of float32 is nothing to it."""
+"""Of a program's environment: its products of matrices are in bfloat16, so precision of float32 is nothing to
+it."""
 
 
 def words_of(num_settings: int, budget_s: float, seed: int) -> list[str]:
     """Of `dynotune tune`, with nothing to try but variables that nothing reads."""
-    return _words([f"env.DYNOTUNE_NOTHING_{number}=1" for number in range(1, num_settings + 1)], budget_s, seed)
+    return _words(
+        [f"env.DYNOTUNE_NOTHING_{number}=1" for number in range(1, num_settings + 1)], budget_s, seed
+    )
 
 
 def rounding_words(budget_s: float, seed: int) -> list[str]:
@@ -32,7 +35,10 @@ def _words(tried: Sequence[str], budget_s: float, seed: int) -> list[str]:
 
 def tunes_of(programs: Sequence[Program], num: int) -> dict[str, tuple[Program, int]]:
     """By name: the program, and the seed."""
-    return {f"{programs[at % len(programs)].name}-{at + 1:02}": (programs[at % len(programs)], at) for at in range(num)}
+    return {
+        f"{programs[at % len(programs)].name}-{at + 1:02}": (programs[at % len(programs)], at)
+        for at in range(num)
+    }
 
 
 def summary(tunes: dict[str, Row]) -> Row:
@@ -53,4 +59,7 @@ def kept(row: Row) -> Row:
         return row
     fates = [kind for kind, _ in row["fates"].values()]
     names = ("recipe", "verdict", "stated", "ci", "num_trials", "noise", "run_s", "budget_s")
-    return {**{name: row[name] for name in names}, "fates": {kind: fates.count(kind) for kind in sorted(set(fates))}}
+    return {
+        **{name: row[name] for name in names},
+        "fates": {kind: fates.count(kind) for kind in sorted(set(fates))},
+    }

@@ -89,7 +89,8 @@ def run_s(program: Program, rows: Mapping[str, Row], device: str) -> float:
 
 
 def needs_no_run(kind: str, program: Program, rows: Mapping[str, Row]) -> Row | None:
-    """What a part says without any run; None where it has to run. Raises KeyError where what it needs is missing."""
+    """What a part says without any run; None where it has to run. Raises KeyError where what it needs is
+    missing."""
     if kind in PEERS and kind in program.cannot:
         return {"cannot": program.cannot[kind]}
     if kind == "tune" or kind in PEERS:
@@ -153,7 +154,9 @@ def _tune(program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
     return tuned(words, program, folder, setup, limit_s)
 
 
-def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, limit_s: float, name: str = "") -> Row:
+def tuned(
+    words: Sequence[str], program: Program, folder: Path, setup: Setup, limit_s: float, name: str = ""
+) -> Row:
     """What `dynotune tune` finds; `words` begins with `tune`."""
     with tempfile.TemporaryDirectory() as there:
         recipe, study, report = (Path(there) / file for file in ("recipe.toml", "study.json", "report.html"))
@@ -248,7 +251,8 @@ def _proved_s(study: Row) -> float | None:
 
 def _texts(settings: Mapping[str, object]) -> list[str]:
     return [
-        f"{knob}={str(value).lower() if isinstance(value, bool) else value}" for knob, value in sorted(settings.items())
+        f"{knob}={str(value).lower() if isinstance(value, bool) else value}"
+        for knob, value in sorted(settings.items())
     ]
 
 
@@ -257,7 +261,15 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
     with tempfile.TemporaryDirectory() as there:
         recipe, out = Path(there) / "recipe.toml", Path(there) / "verification.json"
         recipe.write_text(rows["tune"]["recipe_toml"])
-        words = ["recipe", "verify", str(recipe), "--pairs", str(PAIRS["verify"]), "--budget", f"{budget_s:.0f}s"]
+        words = [
+            "recipe",
+            "verify",
+            str(recipe),
+            "--pairs",
+            str(PAIRS["verify"]),
+            "--budget",
+            f"{budget_s:.0f}s",
+        ]
         ran = _dynotune([*words, "--json", str(out)], program, folder, setup, limit_s)
         if not out.is_file():
             return ran
@@ -266,7 +278,9 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
     return {**told, **of_comparison(found["comparison"])}
 
 
-def _against(kind: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
+def _against(
+    kind: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float
+) -> Row:
     """The recipe against the program as it is informed, or as a tool chose, in fresh pairs."""
     words = program.hand if kind == "informed" else str(chosen(kind, rows))
     arms = program.arms(words, setup.device)
@@ -301,7 +315,16 @@ def _peer(tool: str, program: Program, folder: Path, setup: Setup, limit_s: floa
     size = "large" if setup.device == "cuda" else "small"
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "chosen.json"
-        words = [sys.executable, str(HERE / "peers.py"), tool, program.net, "--size", size, "--device", setup.device]
+        words = [
+            sys.executable,
+            str(HERE / "peers.py"),
+            tool,
+            program.net,
+            "--size",
+            size,
+            "--device",
+            setup.device,
+        ]
         words += ["--budget-s", str(PEER_S[setup.device]["autotune"]), "--out", str(out)]
         ran = run_within(limit_s, words, folder, program.environment())
         if not out.is_file():
@@ -321,7 +344,13 @@ def _dynotune(
     hear: Callable[[float, str], None] | None = None,
 ) -> Row:
     """`command`: in place of the program's."""
-    ours = [*DYNOTUNE, *words, "--run-dir", str(setup.work / "records"), *([] if setup.lock else ["--no-lock"])]
+    ours = [
+        *DYNOTUNE,
+        *words,
+        "--run-dir",
+        str(setup.work / "records"),
+        *([] if setup.lock else ["--no-lock"]),
+    ]
     whole = [*ours, "--", *(command or program.command(setup.device))]
     return run_within(limit_s, whole, folder, program.environment(), hear=hear)
 

@@ -1,4 +1,5 @@
-"""The programs that `benchmarks/tuning.py` tunes: commands, what they need, and which other tuner can take them."""
+"""The programs that `benchmarks/tuning.py` tunes: commands, what they need, and which other tuner can take
+them."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class Program:
 
     @property
     def hand(self) -> str:
-        """What an informed hand makes of it, in words of TUNED_AS; "" where that is the program as written."""
+        """What an informed hand makes of it, in words of TUNED_AS; "" where that is the program as
+        written."""
         return INFORMED
 
     def arms(self, words: str, device: str) -> Arms:
@@ -82,11 +84,13 @@ class Program:
     def environment(self) -> dict[str, str]:
         """Ours, without what would change how the program runs.
 
-        Python keeps the compiled form of what it imports: without it a start can take twice as long, and a budget
-        holds fewer runs.
+        Python keeps the compiled form of what it imports: without it a start can take twice as long, and a
+        budget holds fewer runs.
         """
         ours = {
-            name: value for name, value in os.environ.items() if name not in ("TUNED_AS", "PYTHONDONTWRITEBYTECODE")
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("TUNED_AS", "PYTHONDONTWRITEBYTECODE")
         }
         kept = Path(tempfile.gettempdir()) / "dynotune-bytecode"
         return {**ours, "PYTHONPYCACHEPREFIX": str(kept), "HF_HUB_OFFLINE": "1", **self.env}
@@ -106,7 +110,8 @@ def photographs(folder: Path) -> None:
 
 
 _NOT_A_STEP = (
-    "it tunes a training step that it makes itself, of a net, a batch and an optimizer; Ultralytics makes its own "
+    "it tunes a training step that it makes itself, of a net, a batch and an optimizer; Ultralytics makes "
+    "its own "
     "loop, loss and optimizer from a YAML file, and has no place for the step"
 )
 _NOT_INFERENCE = "it tunes training steps only"
@@ -114,59 +119,94 @@ _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
 
 PROGRAMS = [
     Program(
-        "yolo-train", ("yolo.py", "train"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 22.0, "cpu": 20.0}, tune_s={"cuda": 760.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
+        "yolo-train",
+        ("yolo.py", "train"),
+        needs=_YOLO_NEEDS,
+        env=OFFLINE,
+        prepare=yolo_photographs,
+        run_s={"cuda": 22.0, "cpu": 20.0},
+        tune_s={"cuda": 760.0, "cpu": 240.0},
+        cannot={"autotune": _NOT_A_STEP},
     ),
     Program(
-        "yolo-predict", ("yolo.py", "predict"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 14.0, "cpu": 15.0}, tune_s={"cuda": 340.0, "cpu": 150.0}, cannot={"autotune": _NOT_INFERENCE},
+        "yolo-predict",
+        ("yolo.py", "predict"),
+        needs=_YOLO_NEEDS,
+        env=OFFLINE,
+        prepare=yolo_photographs,
+        run_s={"cuda": 14.0, "cpu": 15.0},
+        tune_s={"cuda": 340.0, "cpu": 150.0},
+        cannot={"autotune": _NOT_INFERENCE},
     ),
     Program(
-        "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
-        run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 700.0, "cpu": 150.0},
+        "resnet50-jpeg",
+        ("train.py", "resnet50"),
+        needs=("torch", "torchvision", "PIL"),
+        prepare=photographs,
+        run_s={"cuda": 9.0, "cpu": 12.0},
+        tune_s={"cuda": 700.0, "cpu": 150.0},
     ),
     Program(
-        "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        "gpt",
+        ("train.py", "gpt"),
+        needs=("torch", "transformers"),
+        run_s={"cuda": 9.0, "cpu": 12.0},
         tune_s={"cuda": 600.0, "cpu": 150.0},
         table={
             "cuda": {
-                "matmul.fp32_precision": ("highest", "high"), "precision.autocast": ("off", "bf16", "fp16"),
+                "matmul.fp32_precision": ("highest", "high"),
+                "precision.autocast": ("off", "bf16", "fp16"),
                 "optimizer.fused": (False, True),
             },
         },
     ),
     Program(
-        "bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        "bert-padded",
+        ("train.py", "bert"),
+        needs=("torch", "transformers"),
+        run_s={"cuda": 9.0, "cpu": 12.0},
         tune_s={"cuda": 270.0, "cpu": 150.0},
     ),
     Program(
-        "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
+        "starved",
+        ("train.py", "starved"),
+        needs=("torch", "PIL"),
+        prepare=photographs,
         table={
             "cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)},
             "cuda": {
-                "loader.num_workers": (0, 4, 16), "loader.pin_memory": (False, True), "optimizer.fused": (False, True),
+                "loader.num_workers": (0, 4, 16),
+                "loader.pin_memory": (False, True),
+                "optimizer.fused": (False, True),
             },
         },
     ),
     Program(
-        "mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0},
+        "mlp",
+        ("train.py", "mlp"),
+        run_s={"cuda": 7.0, "cpu": 7.0},
         table={
             "cuda": {
-                "loader.num_workers": (0, 2, 8), "optimizer.fused": (False, True),
+                "loader.num_workers": (0, 2, 8),
+                "optimizer.fused": (False, True),
                 "precision.autocast": ("off", "bf16"),
             },
         },
     ),
     Program(
-        "vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        "vit",
+        ("train.py", "vit"),
+        needs=("torch", "transformers"),
+        run_s={"cuda": 9.0, "cpu": 12.0},
         table={
             "cuda": {
-                "matmul.fp32_precision": ("highest", "high", "medium"), "precision.autocast": ("off", "bf16"),
+                "matmul.fp32_precision": ("highest", "high", "medium"),
+                "precision.autocast": ("off", "bf16"),
                 "optimizer.fused": (False, True),
             },
         },
     ),
-]  # fmt: skip
+]
 
 
 def folder_of(program: Program, work: Path) -> Path:

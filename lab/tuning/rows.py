@@ -1,4 +1,5 @@
-"""What `benchmarks/tuning.py` tells of its rows: a part in a few words, a cell of the table, counts and means."""
+"""What `benchmarks/tuning.py` tells of its rows: a part in a few words, a cell of the table, counts and
+means."""
 
 from __future__ import annotations
 
@@ -16,12 +17,17 @@ def told(kind: str, row: Row) -> str:
         if row.get(key):
             return f"{key}: {str(row[key]).strip()[-300:]}"
     if kind == "tune":
-        return f"{ratio(row['stated'], row['ci'])}  {' '.join(row['recipe']) or 'no recipe'}  ({row['wall_s']} s)"
+        return (
+            f"{ratio(row['stated'], row['ci'])}  {' '.join(row['recipe']) or 'no recipe'}  "
+            f"({row['wall_s']} s)"
+        )
     if kind in PEERS:
         claimed = "" if row.get("claimed") is None else f", claims {row['claimed']:.2f}×"
         return f"chooses {row['chosen'] or 'nothing'}{claimed}  ({row['took_s']} s)"
     if kind == "table-tune":
-        reached = "no measured arm of the table" if row["share"] is None else f"{row['share']:.1%} of the best"
+        reached = (
+            "no measured arm of the table" if row["share"] is None else f"{row['share']:.1%} of the best"
+        )
         return f"{reached} in {row['wall_s'] / row['table_s']:.0%} of the table's time"
     if "as" in row:
         return f"is {row['as']}"

@@ -1,7 +1,9 @@
-"""Full factorial tables of real programs: every arm in blocks in random order, and tune's choice against their best.
+"""Full factorial tables of real programs: every arm in blocks in random order, and tune's choice against
+their best.
 
-A table is a JSON file that `benchmarks/search_replay.py` reads, too: `knobs` with their values, first what the program
-has as written; `arms` with the values of each, by `Arm.key`, "" being the baseline; `run_s`. Only whole blocks count.
+A table is a JSON file that `benchmarks/search_replay.py` reads, too: `knobs` with their values, first what
+the program has as written; `arms` with the values of each, by `Arm.key`, "" being the baseline; `run_s`. Only
+whole blocks count.
 """
 
 from __future__ import annotations
@@ -53,9 +55,12 @@ class Quiet:
 def arms_of(table: Mapping[str, Sequence[object]]) -> list[Arm]:
     """All combinations, the baseline first. Raises ValueError for more than MOST_ARMS."""
     choices = [
-        [None, *(knobs.parse(f"{knob}={_text(value)}") for value in values[1:])] for knob, values in table.items()
+        [None, *(knobs.parse(f"{knob}={_text(value)}") for value in values[1:])]
+        for knob, values in table.items()
     ]
-    found = [arm(setting for setting in chosen if setting is not None) for chosen in itertools.product(*choices)]
+    found = [
+        arm(setting for setting in chosen if setting is not None) for chosen in itertools.product(*choices)
+    ]
     if len(found) > MOST_ARMS:
         raise ValueError(f"{len(found)} arms are more than {MOST_ARMS}")
     return found
@@ -89,7 +94,9 @@ def took_s(table: Row) -> float:
     return float(sum(block["wall_s"] for block in table["blocks"]))
 
 
-def with_block(table: Row, block: Mapping[str, float], ends: Mapping[str, str], walls_s: Sequence[float]) -> Row:
+def with_block(
+    table: Row, block: Mapping[str, float], ends: Mapping[str, str], walls_s: Sequence[float]
+) -> Row:
     """The table with one more block; an arm that does not end in a measurement has no value in any."""
     ends = {**table["ends"], **ends}
     arms = {
@@ -119,7 +126,8 @@ def record(
     left_s: Callable[[], float],
     say: Callable[[str], None] = print,
 ) -> Row:
-    """Record blocks until there are so many, or the next one would take too long; the file is whole after each.
+    """Record blocks until there are so many, or the next one would take too long; the file is whole after
+    each.
 
     Raises:
         DynotuneError: the program as it is fails, or the machine; the block in which it did is lost.
@@ -140,7 +148,10 @@ def record(
                 partial = file.with_name(file.name + ".partial")
                 partial.write_text(json.dumps(table, indent=1) + "\n")
                 partial.replace(file)
-                say(f"  {program.name}, block {num_blocks(table)} of {blocks}: {table['blocks'][-1]['wall_s']} s")
+                say(
+                    f"  {program.name}, block {num_blocks(table)} of {blocks}: "
+                    f"{table['blocks'][-1]['wall_s']} s"
+                )
     return dict(table)
 
 
@@ -173,7 +184,11 @@ def _bench(request: RunSpec, program: Program, table: Row, setup: Setup) -> tupl
     if study.run_s is None:
         bench.run(BASELINE, "prune", 1)
         study = bench.journal.document
-        fixed = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps, "unit": study.unit}
+        fixed = {
+            "warmup_steps": study.run.warmup_steps,
+            "window_steps": study.run.window_steps,
+            "unit": study.unit,
+        }
         table = {**describe(), **table, **fixed, "tuned_command": [*program.words]}
     study = structs.replace(study, budget_s=FOREVER_S, run_s=study.run_s or program.run_s[setup.device])
     return RealBench(request, _made(request.base / "table"), Journal(study), Quiet()), table
@@ -213,12 +228,15 @@ def tune_within(program: Program, setup: Setup, table: Row) -> Row:
     rest = [word for text in left_out(table["knobs"], len(usable_cpus())) for word in ("--exclude", text)]
     began_s = time.monotonic()
     words = ["tune", "--budget", f"{budget_s:.0f}s", *also, *rest]
-    row = tuned(words, program, folder_of(program, setup.work), setup, budget_s + 90.0, f"{program.name}-table")
+    row = tuned(
+        words, program, folder_of(program, setup.work), setup, budget_s + 90.0, f"{program.name}-table"
+    )
     return {**row, "wall_s": round(time.monotonic() - began_s, 1), "table_s": took_s(table)}
 
 
 def left_out(table: Mapping[str, Sequence[object]], num_cores: int) -> list[str]:
-    """Other knobs; and other numbers of the table's own: a finding may name any that the machine's cores allow."""
+    """Other knobs; and other numbers of the table's own: a finding may name any that the machine's cores
+    allow."""
     others = [knob.id for knob in knobs.all_knobs() if knob.id not in table]
     numbers = []
     for name, held in table.items():
@@ -233,8 +251,9 @@ def against_best(table: Row, recipe: Sequence[str]) -> Row:
     """How near to the table's best arm a recipe is, by the table's own values.
 
     Returns:
-        best, speedup_of_best, chosen, speedup, share (of the best's speed), reached. Of a recipe that is none of its
-        measured arms, chosen, speedup and share are None: a tune took its time, and its row is not to be lost.
+        best, speedup_of_best, chosen, speedup, share (of the best's speed), reached. Of a recipe that is none
+        of its measured arms, chosen, speedup and share are None: a tune took its time, and its row is not to
+        be lost.
     """
     key = arm(knobs.parse(text) for text in recipe).key
     gains = {key: _gain(table, key) for key, values in table["arms"].items() if values}

@@ -14,7 +14,17 @@ from lab.result_file import opened, read
 from lab.tuning.parts import KINDS, Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
 from lab.tuning.programs import Program
 from lab.tuning.rows import told
-from lab.tuning.tables import QUARTER, against_best, block_s, blocks_of, empty, num_blocks, record, took_s, tune_within
+from lab.tuning.tables import (
+    QUARTER,
+    against_best,
+    block_s,
+    blocks_of,
+    empty,
+    num_blocks,
+    record,
+    took_s,
+    tune_within,
+)
 
 TABLE_KINDS = ("table", "table-tune")
 
@@ -48,7 +58,9 @@ def plan(
         for kind in kinds_of(program, setup.device):
             if kind not in kinds:
                 continue
-            part_s = planned_s(kind, program, rows, result.get("tables", {}).get(program.name, {}), setup, tables)
+            part_s = planned_s(
+                kind, program, rows, result.get("tables", {}).get(program.name, {}), setup, tables
+            )
             total_s += part_s
             cells.append(f"{kind} {part_s / 60:.1f}" if part_s else f"{kind} done")
         print(f"{program.name:14} {', '.join(cells)}")
@@ -56,7 +68,9 @@ def plan(
     return total_s
 
 
-def planned_s(kind: str, program: Program, rows: dict[str, Row], found: Row, setup: Setup, tables: Path) -> float:
+def planned_s(
+    kind: str, program: Program, rows: dict[str, Row], found: Row, setup: Setup, tables: Path
+) -> float:
     if kind in TABLE_KINDS:
         table = table_of(program, setup.device, tables)
         whole_s = blocks_of(setup) * block_s(program, table, setup.device)
@@ -77,7 +91,9 @@ def table_file(program: Program, device: str, tables: Path) -> Path:
     return tables / f"{program.name}_{device}.json"
 
 
-def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, left_s: Callable[[], float]) -> None:
+def work_on(
+    program: Program, kinds: Sequence[str], setup: Setup, out: Path, left_s: Callable[[], float]
+) -> None:
     """All parts of one program that are left and fit into the time."""
     for kind in KINDS:
         rows = read(out).get("programs", {}).get(program.name, {})
@@ -101,7 +117,9 @@ def work_on_table(
     file, blocks = table_file(program, setup.device, tables), blocks_of(setup)
     if "table" in kinds:
         try:
-            record(program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True))
+            record(
+                program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True)
+            )
         except DynotuneError as error:
             print(f"{program.name}: its table is not gone on with: {error.message}", flush=True)
     table = table_of(program, setup.device, tables)

@@ -1,7 +1,7 @@
 """dynotune: why a PyTorch command is slow, and which settings are proved to help.
 
-For a user's program there are `step` and `one_step` here. The rest is the `dynotune` command; `dynotune.api` has its
-subcommands as functions.
+For a user's program there are `step` and `one_step` here. The rest is the `dynotune` command; `dynotune.api`
+has its subcommands as functions.
 """
 
 import sys

@@ -19,7 +19,8 @@ def main() -> NoReturn:
 
 
 def _own_modules_first() -> None:
-    """Find our own modules first: PYTHONPATH and the working folder are the command's, and may hold an `inspect.py`."""
+    """Find our own modules first: PYTHONPATH and the working folder are the command's, and may hold an
+    `inspect.py`."""
     try:
         here = os.getcwd()  # noqa: PTH109
     except OSError:  # it is gone

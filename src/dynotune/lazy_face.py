@@ -1,7 +1,7 @@
 """A room's face that imports late (PEP 562): a name's module is imported when the name is first asked for.
 
-A face whose names are cheap to import, or are all needed by whoever needs one, imports them at once. This one is for
-faces that a light command passes through, and for `launch`, parts of which run without site-packages.
+A face whose names are cheap to import, or are all needed by whoever needs one, imports them at once. This one
+is for faces that a light command passes through, and for `launch`, parts of which run without site-packages.
 """
 
 from collections.abc import Callable, Mapping

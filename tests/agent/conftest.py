@@ -60,7 +60,8 @@ def _ran(folder: Path, start, env, plan) -> Ran:
 
 @pytest.fixture
 def run_under_agent(tmp_path: Path, target_python: str):
-    """`run_under_agent(argv, env={}, **plan)`; `argv` begins after the interpreter unless `python` is None."""
+    """`run_under_agent(argv, env={}, **plan)`; `argv` begins after the interpreter unless `python` is
+    None."""
 
     def run(argv, *, env=None, python=target_python, **plan) -> Ran:
         words = [*([python] if python else []), *map(str, argv)]
@@ -72,7 +73,8 @@ def run_under_agent(tmp_path: Path, target_python: str):
 
 @pytest.fixture
 def fork_under_agent(tmp_path: Path, interpreters):
-    """`run_under_agent` of a program whose start is not the subject: the agent meets a torch that is imported already.
+    """`run_under_agent` of a program whose start is not the subject: the agent meets a torch that is imported
+    already.
 
     `compiler=False` where how the agent meets the compiler is the subject.
     """

@@ -2,8 +2,9 @@
 
 import pytest
 
-# Torch's profiler keeps pointers to the names of code that it saw, not the names: what torch imports in a first step
-# is gone by the time they are read, and with it they may be anything. So a step comes before the profiler.
+# Torch's profiler keeps pointers to the names of code that it saw, not the names: what torch imports in a
+# first step is gone by the time they are read, and with it they may be anything. So a step comes before the
+# profiler.
 OWN_PROFILER = """
 import torch
 from torch import nn

@@ -19,7 +19,8 @@ def test_is_written_in_the_python_of_3_9(file):
 
 def test_imports_the_standard_library_alone(script, run_under_agent, target_python):
     program = script(
-        "import sys\nprint(*sorted({name.partition('.')[0] for name in sys.modules if not name.startswith('__')}))\n"
+        "import sys\nprint(*sorted({name.partition('.')[0] for name in sys.modules if not "
+        "name.startswith('__')}))\n"
     )
     with_agent = set(run_under_agent(["-S", program]).stdout.split())
     ran = run_under_agent([program])
@@ -41,7 +42,9 @@ folder = sysconfig.get_path("stdlib")
 files = os.listdir(folder) + os.listdir(os.path.join(folder, "lib-dynload"))
 print(*sys.builtin_module_names, *(name.partition(".")[0] for name in files))
 """
-    return set(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 def test_no_module_of_ours_shadows_one_of_the_users(script, run_under_agent):
@@ -54,7 +57,9 @@ def test_a_module_of_the_users_named_as_one_of_the_librarys_is_found_as_without_
     """The agent has imported the library's by then, and goes on with it."""
     for name in ("json", "random", "resource"):
         script("VALUE = 'mine'\n", f"{name}.py")
-    program = script("import json, random, resource, threading\nprint(json.VALUE, random.VALUE, resource.VALUE)\n")
+    program = script(
+        "import json, random, resource, threading\nprint(json.VALUE, random.VALUE, resource.VALUE)\n"
+    )
     ran = run_under_agent([program])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "mine mine mine\n", "")
     assert len(ran.records) == 1

@@ -13,7 +13,9 @@ AGENT = Path(dynotune.__file__).parent / "agent"
 MODULES = sorted(path.stem for path in AGENT.glob("*.py") if path.stem != "__init__")
 
 
-def test_every_module_of_the_agent_is_compiled_and_imported_without_a_warning(script, tmp_path, run_under_agent):
+def test_every_module_of_the_agent_is_compiled_and_imported_without_a_warning(
+    script, tmp_path, run_under_agent
+):
     each = "    importlib.import_module('_dynotune_agent.' + name)"
     program = script(f"import importlib\nfor name in {MODULES}:\n{each}\nprint('all')\n")
     env = {"PYTHONWARNINGS": "error", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
@@ -32,7 +34,11 @@ def test_the_steps_of_a_program_without_torch_are_counted_where_it_marks_them(sc
 
 def test_tasks_are_answered_or_given_up_with_the_reason_when_a_program_has_no_torch(script, run_under_agent):
     loop = "for _ in range(60):\n    gc.collect()\n    dynotune.step()\n"
-    setting = {"knob": "host.num_threads", "value": 1, "site": {"type": "call", "get": "torch.a", "set": "torch.b"}}
+    setting = {
+        "knob": "host.num_threads",
+        "value": 1,
+        "site": {"type": "call", "get": "torch.a", "set": "torch.b"},
+    }
     orders = [
         window_task(5, 10),
         trace_task(20, 3),
@@ -40,7 +46,9 @@ def test_tasks_are_answered_or_given_up_with_the_reason_when_a_program_has_no_to
         {"type": "isolate-loader", "at_step": 40, "num_steps": 3},
         {"type": "check-results", "num_values": 2},
     ]
-    ran = run_under_agent([script("import dynotune, gc\n" + loop)], observe=True, tasks=orders, settings=[setting])
+    ran = run_under_agent(
+        [script("import dynotune, gc\n" + loop)], observe=True, tasks=orders, settings=[setting]
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert ran.stepping.errors == []
     (record,) = ran.records

@@ -20,18 +20,22 @@ def train(rank, store):
 
 if __name__ == "__main__":
     mp.start_processes(train, (sys.argv[2],), nprocs=2, start_method=sys.argv[1])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
     "method", ["fork", *(pytest.param(method, marks=pytest.mark.long) for method in ("spawn", "forkserver"))]
 )
-def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_path, run_under_agent, fork_under_agent):
+def test_each_rank_says_which_it_is_and_times_its_window(
+    method, script, tmp_path, run_under_agent, fork_under_agent
+):
     # Ranks that are no forks are started as the program was.
     runs = fork_under_agent if method == "fork" else run_under_agent
     ran = runs([script(RANKS), method, tmp_path / "store"], tasks=[window_task(8, 10)])
     assert ran.returncode == 0, ran.stderr
-    ranks = sorted((process for process in ran.processes if process.num_steps), key=lambda process: process.rank)
+    ranks = sorted(
+        (process for process in ran.processes if process.num_steps), key=lambda process: process.rank
+    )
     assert [(rank.rank, rank.world_size, rank.num_steps, rank.num_samples) for rank in ranks] == [
         (0, 2, 20, 80),
         (1, 2, 20, 80),

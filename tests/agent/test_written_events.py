@@ -22,7 +22,10 @@ def faults(event: Written) -> list[str]:
     if kind is None:
         return [f"{event.place}: no struct reads the event {event.kind}"]
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    found = [f"{event.place}: {event.kind} has no field {name}" for name in event.fields - {"event"} - fields.keys()]
+    found = [
+        f"{event.place}: {event.kind} has no field {name}"
+        for name in event.fields - {"event"} - fields.keys()
+    ]
     required = {name for name, field in fields.items() if field.required}
     if not event.is_open:
         found += [f"{event.place}: {event.kind} lacks {name}" for name in required - event.fields]
@@ -83,7 +86,10 @@ def test_walk_finds_no_fault_when_a_source_is_as_the_structs():
             "window has no field num_step",
         ),
         (
-            'class Trace(Task):\n    event = "trace"\n    def f(self):\n        self.give_up("", code=A, hints=[])\n',
+            (
+                'class Trace(Task):\n    event = "trace"\n    def f(self):\n        self.give_up("", code=A, '
+                "hints=[])\n"
+            ),
             "given_up has no field hints",
         ),
         (

@@ -1,8 +1,8 @@
 """Find, in the agent's source, the events that it writes: their kinds and the names of their fields.
 
-Three forms are known: a dict with the key `event`; a call `….event(event="kind", …)`; and `self.complete(…)` and
-`self.give_up(…)` of a task, whose class names the event. A part `**mapping` of a dict is followed to a dict in the same
-function, or to the dict that a function of the agent returns; elsewhere its names stay open.
+Three forms are known: a dict with the key `event`; a call `….event(event="kind", …)`; and `self.complete(…)`
+and `self.give_up(…)` of a task, whose class names the event. A part `**mapping` of a dict is followed to a
+dict in the same function, or to the dict that a function of the agent returns; elsewhere its names stay open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Written:
-    """An event that the source writes. `is_open`: whether it may have fields that the source does not name."""
+    """An event that the source writes. `is_open`: whether it may have fields that the source does not
+    name."""
 
     kind: str
     fields: frozenset[str]
@@ -55,7 +56,9 @@ class _Module:
     def __init__(self, name: str, functions: Mapping[str, list[Function]]) -> None:
         self._name, self._functions = name, functions
 
-    def events(self, node: ast.AST, function: Function | None = None, task_event: str = "") -> Iterator[Written]:
+    def events(
+        self, node: ast.AST, function: Function | None = None, task_event: str = ""
+    ) -> Iterator[Written]:
         """Walk the tree with the function around each node, and the event of the task's class around it."""
         if isinstance(node, ast.ClassDef):
             task_event = _class_event(node)
@@ -111,13 +114,16 @@ class _Module:
             case ast.Name() if function is not None and depth:
                 return self._of_variable(node.id, function, depth - 1)
             case ast.Call() if depth:
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                called = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
                 homes = self._functions.get(called, [])
                 return self._returned(homes[0], depth - 1) if len(homes) == 1 else OPEN
         return OPEN
 
     def _of_variable(self, name: str, function: Function, depth: int) -> Names:
-        """Return the keys that the function gives a variable: at its assignment, item by item, and by `update`."""
+        """Return the keys that the function gives a variable: at its assignment, item by item, and by
+        `update`."""
         found, is_assigned = Names(), False
         for node in ast.walk(function):
             match node:
@@ -127,7 +133,9 @@ class _Module:
                     found, is_assigned = found | self._names(value, function, depth), True
                 case ast.NamedExpr(target=ast.Name(id=target)) if target == name:
                     found, is_assigned = found | OPEN, True
-                case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=target), slice=key)]) if target == name:
+                case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=target), slice=key)]) if (
+                    target == name
+                ):
                     found |= _named(key)
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=target), attr="update")) if target == name:
                     found |= OPEN if node.args else self._keywords(node, function)
@@ -136,7 +144,11 @@ class _Module:
     def _returned(self, function: Function, depth: int) -> Names:
         found = Names()
         for node in ast.walk(function):
-            is_none = isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) and node.value.value is None
+            is_none = (
+                isinstance(node, ast.Return)
+                and isinstance(node.value, ast.Constant)
+                and node.value.value is None
+            )
             if isinstance(node, ast.Return) and node.value is not None and not is_none:
                 found |= self._names(node.value, function, depth)
         return found

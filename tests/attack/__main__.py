@@ -2,9 +2,9 @@
 
     python -m tests.attack [--part NAME]… [--hours 2] [--seed N] [--number N] [--out FILE] [--page FILE]
 
-Tries its parts one after the other, as many cases as make the whole of each, or as fit into the hours. Ends with exit
-code 1 if anything did not hold. `--page` writes a table of what `--out` names, after the attack; with `--number 0`
-nothing is tried.
+Tries its parts one after the other, as many cases as make the whole of each, or as fit into the hours. Ends
+with exit code 1 if anything did not hold. `--page` writes a table of what `--out` names, after the attack;
+with `--number 0` nothing is tried.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def parts(names: list[str]) -> dict[str, ModuleType]:
     """The parts that there are, by name."""
     here = Path(__file__).parent
     return {
-        name: importlib.import_module(f".{name}", __package__) for name in names if here.joinpath(f"{name}.py").exists()
+        name: importlib.import_module(f".{name}", __package__)
+        for name in names
+        if here.joinpath(f"{name}.py").exists()
     }
 
 
@@ -56,11 +58,16 @@ def attack(part: ModuleType, number: int, seed: int, until_s: float, say: Any) -
 
 def page(result: dict[str, Any]) -> str:
     """A table of what was tried and what held, in Markdown."""
-    machine = ", ".join(f"{value}" for value in (*result["hardware"].values(), f"Python {result['python']}") if value)
+    machine = ", ".join(
+        f"{value}" for value in (*result["hardware"].values(), f"Python {result['python']}") if value
+    )
     lines = [
         "# Robustness",
         "",
-        "`make attack` attacks dynotune with these cases, says which did not hold, and makes this page; `tests/attack`",
+        (
+            "`make attack` attacks dynotune with these cases, says which did not hold, and makes this page; "
+            "`tests/attack`"
+        ),
         "has the cases. A case is repeated by its part, seed and number, which a failure names.",
         "",
         f"On: {machine}.",
@@ -69,7 +76,13 @@ def page(result: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, part in result["parts"].items():
-        cells = (name, len(part["tried"]), sum(part["tried"].values()), len(part["failures"]), len(part["skipped"]))
+        cells = (
+            name,
+            len(part["tried"]),
+            sum(part["tried"].values()),
+            len(part["failures"]),
+            len(part["skipped"]),
+        )
         lines.append("| " + " | ".join(str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in cells)
                      + f" | {part['seed']} |")  # fmt: skip
     for name, part in result["parts"].items():
@@ -85,7 +98,9 @@ def described() -> dict[str, Any]:
     """On what it is tried, without paths."""
     result = provenance.describe()
     result.pop("command")
-    result["hardware"] = {key: value for key, value in result["hardware"].items() if "reason" not in str(value)}
+    result["hardware"] = {
+        key: value for key, value in result["hardware"].items() if "reason" not in str(value)
+    }
     return result
 
 
@@ -95,7 +110,9 @@ def without_places(text: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeat for more")
     parser.add_argument("--hours", type=float, default=MOST_HOURS, help="most time in all; 2 at most")
     parser.add_argument("--seed", type=int, default=0)
@@ -108,7 +125,8 @@ def main() -> int:
     result: dict[str, Any] = {"schema": "dynotune.attack/1", **described(), "parts": {}}
     if given.out and given.out.exists():
         result["parts"] = json.loads(given.out.read_text())["parts"]
-    # As tests/conftest.py: a shell's background jobs begin with them ignored, and what they start would inherit it.
+    # As tests/conftest.py: a shell's background jobs begin with them ignored, and what they start would
+    # inherit it.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     until_s, chosen, failed = time.monotonic() + given.hours * 3600, parts(given.part or list(PARTS)), False
@@ -121,7 +139,11 @@ def main() -> int:
         counts = attack(part, number, given.seed, began_s + share_s, lambda text, name=name: print(
             f"{name}: {text}", file=sys.stderr, flush=True))  # fmt: skip
         failed = failed or bool(counts.failures)
-        result["parts"][name] = {"seed": given.seed, "wall_s": round(time.monotonic() - began_s), **vars(counts)}
+        result["parts"][name] = {
+            "seed": given.seed,
+            "wall_s": round(time.monotonic() - began_s),
+            **vars(counts),
+        }
         for failure in counts.failures:
             print(f"{name}: {failure}", flush=True)
         if given.out:

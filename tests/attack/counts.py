@@ -3,8 +3,8 @@
 A part is a module of this folder with
 
 - `WHOLE`: how many cases make the whole of it;
-- `attack(number, seed, *, first=0) -> Counts`: tries `number` cases, beginning with the one of number `first`. A case
-  depends on its number and the seed alone, so a failure is repeated by them.
+- `attack(number, seed, *, first=0) -> Counts`: tries `number` cases, beginning with the one of number
+  `first`. A case depends on its number and the seed alone, so a failure is repeated by them.
 """
 
 from __future__ import annotations

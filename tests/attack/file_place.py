@@ -1,7 +1,7 @@
 """A program in one place, bare and in a view; a script of its own, standard library only.
 
-Reads a case as JSON on stdin, and prints what was seen and what did not hold. Where it is root, it has a mount
-namespace of its own, so that nothing that it mounts is left.
+Reads a case as JSON on stdin, and prints what was seen and what did not hold. Where it is root, it has a
+mount namespace of its own, so that nothing that it mounts is left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ except DynotuneError as error:
 
 def fill(top: Path, *, data_bytes: int = 60_000, linked: bool = False) -> None:
     """The same files each time. `linked`: one of them has two names, for which many places have no view."""
-    files = {"a.txt": b"alpha\n", "b.txt": b"beta\n", "big.bin": bytes(range(256)) * (data_bytes // 256), "hard1": b"h",
+    files = {"a.txt": b"alpha\n", "b.txt": b"beta\n", "big.bin": bytes(range(256)) * (data_bytes // 256), "hard1": b"h",  # noqa: E501
              "ro.txt": b"r", "secret": b"s", "run.sh": b"#!/bin/sh\necho ran\n", "sub/one.txt": b"1\n",
              "sub/deep/two.txt": b"2\n", "empty/.keep": b"", "sparse": b""}  # fmt: skip
     odd = (b"-rf", b"new\nline", b"\xe9\xff", b"x" * 255, b" ", b".wh.x")
@@ -78,8 +78,17 @@ def snapshot(top: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in [top, *top.rglob("*")]:
         s = path.lstat()
-        seen: list[object] = [oct(s.st_mode), s.st_uid, s.st_gid, s.st_ino, s.st_nlink, s.st_size, s.st_mtime_ns,
-                              s.st_ctime_ns, s.st_blocks]  # fmt: skip
+        seen: list[object] = [
+            oct(s.st_mode),
+            s.st_uid,
+            s.st_gid,
+            s.st_ino,
+            s.st_nlink,
+            s.st_size,
+            s.st_mtime_ns,
+            s.st_ctime_ns,
+            s.st_blocks,
+        ]
         if stat.S_ISREG(s.st_mode):
             seen.append(hashlib.sha256(path.read_bytes()).hexdigest())
         if not stat.S_ISLNK(s.st_mode):
@@ -120,8 +129,11 @@ class Place:
         self.linked = linked
         self.kind, self.base, self.project, self.runs = kind, base, base / "project", base / "runs"
         self.groups: list[int] = []
-        self.ids = (0, 0) if kind in ("root", "overlayfs", "tmpfs", "read-only mount", "small disk", "full disk") else (
-            USER, GROUP)  # fmt: skip
+        self.ids = (
+            (0, 0)
+            if kind in ("root", "overlayfs", "tmpfs", "read-only mount", "small disk", "full disk")
+            else (USER, GROUP)
+        )
         if os.geteuid() != 0:
             self.ids = (os.geteuid(), os.getegid())
         if kind == "shared by a group":
@@ -155,7 +167,9 @@ class Place:
         if not self.is_filled or any(self.project.iterdir()):
             for path in sorted(self.project.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-            fill(self.project, data_bytes=600_000 if self.kind == "small disk" else 60_000, linked=self.linked)
+            fill(
+                self.project, data_bytes=600_000 if self.kind == "small disk" else 60_000, linked=self.linked
+            )
         self.is_filled = True
         for path in [self.project, *self.project.rglob("*")]:
             self._give(path)
@@ -203,22 +217,41 @@ def compare(case: dict[str, str], base: Path) -> dict[str, object]:
     before_mounts = Path("/proc/self/mountinfo").read_text()
     command = [case["python"], "-S", "-c", case["program"]]
     # In that place a script of ours stands before both.
-    shut = [case["python"], "-I", "-S", str(Path(__file__)), "--shut"] if place.kind == "without namespaces" else []
+    shut = (
+        [case["python"], "-I", "-S", str(Path(__file__)), "--shut"]
+        if place.kind == "without namespaces"
+        else []
+    )
     place.fill()
     if place.kind == "read-only mount":
         before_mounts = Path("/proc/self/mountinfo").read_text()
     before = snapshot(place.project)
-    words = [case["python"], "-I", "-S", "-c", LAUNCH, case["source"], str(place.project), str(place.runs), *command]
+    words = [
+        case["python"],
+        "-I",
+        "-S",
+        "-c",
+        LAUNCH,
+        case["source"],
+        str(place.project),
+        str(place.runs),
+        *command,
+    ]
     done = place.run([*shut, *words])
     if done.returncode != 0 or not done.stdout:
         return {"wrong": [f"launching ended with {done.returncode}: {done.stderr[-500:]}"]}
     said = json.loads(done.stdout.splitlines()[-1])
     if len(said) == 1:
-        return {"refused": said[0], "wrong": ["the folder changed"] if snapshot(place.project) != before else []}
+        return {
+            "refused": said[0],
+            "wrong": ["the folder changed"] if snapshot(place.project) != before else [],
+        }
     status, out, err, sandbox, reason, left = said
     if sandbox == "overlay" and (after := snapshot(place.project)) != before:
         names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-        wrong.append(f"the folder changed: {[(name, before.get(name), after.get(name)) for name in names[:3]]}")
+        wrong.append(
+            f"the folder changed: {[(name, before.get(name), after.get(name)) for name in names[:3]]}"
+        )
     if left != ["stderr", "stdout"]:
         wrong.append(f"left in the run folder: {left}")
     leases = base / "home" / ".local" / "state" / "dynotune" / "leases"
@@ -228,8 +261,13 @@ def compare(case: dict[str, str], base: Path) -> dict[str, object]:
         wrong.append("something is left mounted")
     place.fill()
     bare = place.run([*shut, *command], cwd=place.project)
-    return {"launched": [status, out, err], "bare": [bare.returncode, bare.stdout, bare.stderr], "sandbox": sandbox,
-            "reason": reason, "wrong": wrong}  # fmt: skip
+    return {
+        "launched": [status, out, err],
+        "bare": [bare.returncode, bare.stdout, bare.stderr],
+        "sandbox": sandbox,
+        "reason": reason,
+        "wrong": wrong,
+    }
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Programs that do to files what programs do, and print what they saw; standard library only.
 
-Each does its work in a folder that `file_place.fill` made. `do` prints what an action gave, or the name of its error.
-What `VIEW_DIFFERS` names is otherwise in a view, and documented to be: by program, action, and the places.
+Each does its work in a folder that `file_place.fill` made. `do` prints what an action gave, or the name of
+its error. What `VIEW_DIFFERS` names is otherwise in a view, and documented to be: by program, action, and the
+places.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ def two():
     codes = [kid.wait() for kid in kids]
     return [codes, c.execute("select count(*) from t").fetchone(), c.execute("pragma integrity_check").fetchone()]
 do("two", two)
-""",
+""",  # noqa: E501
     "flock": """
 def held(name, how):
     with open(name, "r+") as first, open(name) as second:
@@ -276,7 +277,7 @@ do("folder for file", lambda: (os.unlink("b.txt"), os.mkdir("b.txt"), P("b.txt/x
 do("file for folder", lambda: (os.rmdir("empty"), P("empty").write_text("x")))
 do("missing", lambda: os.unlink("nothing"))
 do("full", lambda: os.rmdir("sub"))
-""",
+""",  # noqa: E501
     "many small files": """
 def many():
     for n in range(400):
@@ -306,7 +307,7 @@ for key, name in {"new line": b"a\nb", "not UTF-8": b"\xe9\xff", "255 bytes": b"
 do("there", lambda: sorted(map(os.fsdecode, os.listdir(b"odd"))))
 do("rewritten", lambda: [open(b"odd/" + name, "a").write("y") for name in sorted(os.listdir(b"odd"))])
 do("gone", lambda: [os.unlink(b"odd/" + name) for name in sorted(os.listdir(b"odd"))[1:]])
-""",
+""",  # noqa: E501
     "extended attributes": """
 do("read", lambda: os.getxattr("a.txt", "user.note").decode())
 do("write", lambda: os.setxattr("a.txt", "user.note", b"changed"))
@@ -357,7 +358,7 @@ do("reader sees the writer", stale); do("unlinked", unlinked); do("replaced", re
 do("tmpfile", lambda: tempfile.TemporaryFile(dir=".").write(b"x"))
 do("O_TMPFILE", lambda: os.write(os.open(".", os.O_TMPFILE | os.O_RDWR), b"x"))
 do("append", lambda: [os.write(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), b"line") for _ in range(3)])
-""",
+""",  # noqa: E501
     "copies": """
 do("file", lambda: shutil.copy("big.bin", "big2.bin"))
 do("tree", lambda: shutil.copytree("sub", "sub2", symlinks=True))
@@ -370,7 +371,7 @@ def sent():
 do("copy_file_range", ranged); do("sendfile", sent)
 do("cp -a", lambda: subprocess.run(["cp", "-a", "sub", "sub3"], stderr=-3).returncode)
 do("tar", lambda: subprocess.run("tar cf t.tar sub && mkdir x && tar xf t.tar -C x", shell=True, stderr=-3).returncode)
-""",
+""",  # noqa: E501
     "tools": """
 def sh(text):
     return do(text, lambda: subprocess.run(text, shell=True, stdout=-1, stderr=-3).stdout.decode())

@@ -1,4 +1,5 @@
-"""The part of the attack in which programs work on files of a folder, in places of many kinds, in a view and bare.
+"""The part of the attack in which programs work on files of a folder, in places of many kinds, in a view and
+bare.
 
 Both must see the same, the folder must stay as it was in bytes, modes and times, and nothing may be left.
 """
@@ -68,8 +69,13 @@ def attack(number: int, seed: int, *, first: int = 0) -> Counts:
 
 def _python() -> str | None:
     """An interpreter that any user can run, and that can read dynotune."""
-    code = "import sys; sys.path.append(sys.argv[1]); import sqlite3, ctypes; from dynotune import launch; launch.start"
-    who = {"user": file_place.USER, "group": file_place.GROUP, "extra_groups": []} if os.geteuid() == 0 else {}
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); import sqlite3, ctypes; from dynotune import launch; "
+        "launch.start"
+    )
+    who = (
+        {"user": file_place.USER, "group": file_place.GROUP, "extra_groups": []} if os.geteuid() == 0 else {}
+    )
     for python in (sys.executable, "/usr/bin/python3"):
         try:
             words = [python, "-I", "-S", "-c", code, SOURCE]
@@ -97,7 +103,8 @@ def _differences(place: str, program: str, seen: dict[str, Any]) -> list[str]:
     if "launched" not in seen:
         return [str(seen.get("refused", ""))]
     if place in FULL and any(text in str(seen) for text in ("ENOSPC", "No space left")):
-        # A view has the room of the run folder's disk: more or less than the folder's own, and for the output too.
+        # A view has the room of the run folder's disk: more or less than the folder's own, and for the output
+        # too.
         return []
     (status, out, err), (bare_status, bare_out, bare_err) = seen["launched"], seen["bare"]
     found = [f"exit code {status}, bare {bare_status}: {err[-300:]}"] if status != bare_status else []

@@ -1,7 +1,7 @@
 """Every reader of files that may come from elsewhere, with small valid files that it reads.
 
-`read` does what the command line does with such a file: read it, think about it, show it. It may end with an error that
-says what is wrong with the file (exit code 2 or 3), and in no other way.
+`read` does what the command line does with such a file: read it, think about it, show it. It may end with an
+error that says what is wrong with the file (exit code 2 or 3), and in no other way.
 """
 
 from __future__ import annotations
@@ -97,28 +97,63 @@ def dynotune(*words: str | Path) -> str:
 
 
 def _traces(folder: Path) -> None:
-    events = [chrome.named("process_name", "python rank 0", pid=1), chrome.named("thread_name", "main", pid=1, tid=1)]
+    events = [
+        chrome.named("process_name", "python rank 0", pid=1),
+        chrome.named("thread_name", "main", pid=1, tid=1),
+    ]
     for step in range(4):
         ts = 1000.0 * step
         events += [
             chrome.span("user_annotation", f"ProfilerStep#{step}", ts, 950.0),
-            chrome.span("cpu_op", "aten::mm", ts + 10, 40, **{"Input Dims": [[64, 64], [64, 64]], "External id": step}),
+            chrome.span(
+                "cpu_op", "aten::mm", ts + 10, 40, **{"Input Dims": [[64, 64], [64, 64]], "External id": step}
+            ),
             chrome.span("python_function", "train.py(12): step", ts + 5, 600),
             chrome.call(ts + 20, 10, 10 * step + 1),
             chrome.kernel(ts + 60, 200, 10 * step + 1, name="ampere_sgemm_128x64_tn"),
             chrome.call(ts + 70, 30, 10 * step + 2, name="cudaMemcpyAsync"),
-            chrome.span("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", ts + 300, 50, pid=0, tid=7, device=0,
-                        stream=7, correlation=10 * step + 2, bytes=4096),
+            chrome.span(
+                "gpu_memcpy",
+                "Memcpy HtoD (Pageable -> Device)",
+                ts + 300,
+                50,
+                pid=0,
+                tid=7,
+                device=0,
+                stream=7,
+                correlation=10 * step + 2,
+                bytes=4096,
+            ),
             chrome.call(ts + 400, 300, 10 * step + 3, name="cudaStreamSynchronize"),
             chrome.flow("s", ts + 20, 10 * step + 1),
             chrome.flow("f", ts + 60, 10 * step + 1, pid=0, tid=7),
-            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts + 30, "s": "t",
-             "args": {"Total Allocated": 4096, "Total Reserved": 8192, "Device Type": 1, "Device Id": 0}},
-        ]  # fmt: skip
-    device = {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 80 << 30, "computeMajor": 9, "computeMinor": 0}
-    beside = {"deviceProperties": [device], "distributedInfo": {"rank": 0, "world_size": 2}, "baseTimeNanoseconds": 1}
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "name": "[memory]",
+                "pid": 1,
+                "tid": 1,
+                "ts": ts + 30,
+                "s": "t",
+                "args": {"Total Allocated": 4096, "Total Reserved": 8192, "Device Type": 1, "Device Id": 0},
+            },
+        ]
+    device = {
+        "id": 0,
+        "name": "NVIDIA H100",
+        "totalGlobalMem": 80 << 30,
+        "computeMajor": 9,
+        "computeMinor": 0,
+    }
+    beside = {
+        "deviceProperties": [device],
+        "distributedInfo": {"rank": 0, "world_size": 2},
+        "baseTimeNanoseconds": 1,
+    }
     chrome.write(folder / "trace.json", events, **beside)
-    chrome.write(folder / "bare.json", [event for event in events if event.get("cat") not in ("kernel", "ac2g")])
+    chrome.write(
+        folder / "bare.json", [event for event in events if event.get("cat") not in ("kernel", "ac2g")]
+    )
 
 
 def _zipped_traces(folder: Path) -> None:
@@ -190,7 +225,9 @@ def _recipes(folder: Path) -> None:
     head = Header(recipes.SCHEMA, "2026-01-12T09:15:00Z", command, speedup=1.4, ci=(1.3, 1.5), num_pairs=8)
     facts = {"gpu": "NVIDIA H200", "gpu_count": 1, "shm_bytes": 1 << 30, "torch": "2.13.0"}
     recipes.write(folder / "recipe.toml", Recipe(head, settings, proof, facts))
-    (folder / "by-hand.toml").write_text(f'[recipe]\nschema = "{recipes.SCHEMA}"\n[settings]\nloader.num_workers = 2\n')
+    (folder / "by-hand.toml").write_text(
+        f'[recipe]\nschema = "{recipes.SCHEMA}"\n[settings]\nloader.num_workers = 2\n'
+    )
 
 
 def _read_recipe(path: Path) -> None:
@@ -209,9 +246,19 @@ def _packs(folder: Path) -> None:
     (files / "inductor" / "ab" / "kernel.py").write_bytes(b"x = 1\n" * 20)
     (files / "inductor" / "fxgraph").write_bytes(bytes(100))
     known = Conditions(
-        gpus=[], driver="1", cuda="13.0", torch="2.11.0", triton="3", python="3.12", platform="Linux x86_64", cpu="c",
-        cpu_flags=["avx"], compiler="g++", torch_folder="/t", python_include="/i",
-    )  # fmt: skip
+        gpus=[],
+        driver="1",
+        cuda="13.0",
+        torch="2.11.0",
+        triton="3",
+        python="3.12",
+        platform="Linux x86_64",
+        cpu="c",
+        cpu_flags=["avx"],
+        compiler="g++",
+        torch_folder="/t",
+        python_include="/i",
+    )
     packing.pack(folder / "caches.pack", [Place("inductor", files / "inductor")], known, env={})
     for path in sorted(files.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -233,17 +280,27 @@ def _read_pack(path: Path) -> None:
 def _documents(folder: Path) -> None:
     acts = [load(20 * MS), *kernels(100, 20 * US, 100 * US), SYNC]
     plain, trace = timed(acts), summarise_trace([recorded(acts, slower=2)])
-    seen = observed(attributed=attribute(plain, trace), trace=trace, timed=plain, facts={"gpu.name": Unknown("x")})
-    found = Finding(id="loader-workers", severity="high", claim="c", share=0.2, commands=["sudo x"], remedy="r")
+    seen = observed(
+        attributed=attribute(plain, trace), trace=trace, timed=plain, facts={"gpu.name": Unknown("x")}
+    )
+    found = Finding(
+        id="loader-workers", severity="high", claim="c", share=0.2, commands=["sudo x"], remedy="r"
+    )
     made = SnapshotMade()
     made.alloc(1 << 20, stack("train.py(9): step"))
     devices = load_snapshot(made.write(folder / "s.pickle"), limit_bytes=1 << 20)
     starts = [
-        Start(arm=arm, run=arm, value_s=2.0, phases=dict.fromkeys(PHASES, 0.1), added=[], held={"inductor": 5})
+        Start(
+            arm=arm, run=arm, value_s=2.0, phases=dict.fromkeys(PHASES, 0.1), added=[], held={"inductor": 5}
+        )
         for arm in ("warm", "cold", "off")
     ]
-    ratio = Ratio(arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0)
-    startup = of_run(Startup, id="s", command=["python"], step="x", blocks=[StartBlock(starts)], ratios=[ratio])
+    ratio = Ratio(
+        arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0
+    )
+    startup = of_run(
+        Startup, id="s", command=["python"], step="x", blocks=[StartBlock(starts)], ratios=[ratio]
+    )
     for name, content in {
         "study": studies.rich(),
         "unfinished-study": studies.unfinished(),
@@ -284,7 +341,14 @@ def _records(folder: Path) -> None:
         writer.event(**event)
     for number in range(12):
         writer.step(11.0 + 0.1 * number, 0.01, 8, 4 * (number == 6))
-    window = {"first_step": 2, "num_steps": 10, "begin_s": 11.1, "end_s": 12.1, "num_samples": 80, "wait_s": 0.1}
+    window = {
+        "first_step": 2,
+        "num_steps": 10,
+        "begin_s": 11.1,
+        "end_s": 12.1,
+        "num_samples": 80,
+        "wait_s": 0.1,
+    }
     writer.event(event="window", task=1, done_s=12.2, world_size=1, **window)
     traced = {"file": "t.json", "first_step": 3, "num_steps": 2, "step_s": [0.1, 0.1], "kind": "trace"}
     writer.event(event="trace", task=2, done_s=12.3, begin_s=11.3, end_s=11.5, **traced)
@@ -307,24 +371,66 @@ _PARTS = {
     "peak_rss_bytes": 1 << 20,
 }
 _EVENTS: list[dict[str, Any]] = [
-    {"event": "process", "argv": ["python", "a.py"], "executable": "/python", "python": "3.12.0", "rank": None},
+    {
+        "event": "process",
+        "argv": ["python", "a.py"],
+        "executable": "/python",
+        "python": "3.12.0",
+        "rank": None,
+    },
     {"event": "torch", "version": "2.13.0", "time_s": 2.0},
     {"event": "span", "phase": "torch_import", "begin_s": 1.0, "end_s": 2.0, "name": "torch"},
     {"event": "compiled", "num_graphs": 1, "counts": {"a": 1}},
-    {"event": "cycle", "parts": [{"kind": "draw", "name": "Loader", "num": 2}], "num_parts": 1,
-     "kinds": ["draw", "step"], "begin_s": 10.9,
-     "num_steps": 3, "rank": 0, "world_size": 1},
+    {
+        "event": "cycle",
+        "parts": [{"kind": "draw", "name": "Loader", "num": 2}],
+        "num_parts": 1,
+        "kinds": ["draw", "step"],
+        "begin_s": 10.9,
+        "num_steps": 3,
+        "rank": 0,
+        "world_size": 1,
+    },
     {"event": "memory", "peak_rss_bytes": 1 << 20, "peak_device_bytes": None},
-    {"event": "readback", "settings": [{"knob": "env.A", "asked": "1", "found": "1", "witness": "w", "ok": True}]},
-    {"event": "environment", "name": "A", "value": "1", "file": "f", "line": 3, "function": "f", "kept": False},
+    {
+        "event": "readback",
+        "settings": [{"knob": "env.A", "asked": "1", "found": "1", "witness": "w", "ok": True}],
+    },
+    {
+        "event": "environment",
+        "name": "A",
+        "value": "1",
+        "file": "f",
+        "line": 3,
+        "function": "f",
+        "kept": False,
+    },
     {"event": "error", "where": "steps", "error": "ValueError: x"},
     {"event": "state", "failed": {"compilation": "x"}, **_PARTS},
-    {"event": "fetching", "at_s": 11.5, "begin_s": 10.0, "drawn_by": 1, "worker": 0, "num_workers": 2, "num": 9,
-     "fetch_s": 0.5, "collate_s": 0.1, "decode_s": 0.1, "cpu_s": 0.4, "longest_s": 0.1, "decoders": ["PIL"],
-     "private_bytes": 1 << 20, "dataset": "d", "collate": "c", "num_items": 10, "items_at": "a.py(1): f",
-     "collate_at": "a.py(2): g", "num_objects": 4},
+    {
+        "event": "fetching",
+        "at_s": 11.5,
+        "begin_s": 10.0,
+        "drawn_by": 1,
+        "worker": 0,
+        "num_workers": 2,
+        "num": 9,
+        "fetch_s": 0.5,
+        "collate_s": 0.1,
+        "decode_s": 0.1,
+        "cpu_s": 0.4,
+        "longest_s": 0.1,
+        "decoders": ["PIL"],
+        "private_bytes": 1 << 20,
+        "dataset": "d",
+        "collate": "c",
+        "num_items": 10,
+        "items_at": "a.py(1): f",
+        "collate_at": "a.py(2): g",
+        "num_objects": 4,
+    },
     {"event": "pinning", "at_s": 11.5, "num": 4, "pin_s": 0.01},
-]  # fmt: skip
+]
 
 
 def _read_record(path: Path) -> None:
@@ -345,13 +451,17 @@ def _read_record(path: Path) -> None:
 
 def _tasks(folder: Path) -> None:
     document.write(folder / "task-001.json", TaskFile(task=TimeWindow(num_steps=10)))
-    document.write(folder / "task-002.json", TaskFile(task=SwitchArms(arms=[[]], num_blocks=2, stretch_steps=5)))
+    document.write(
+        folder / "task-002.json", TaskFile(task=SwitchArms(arms=[[]], num_blocks=2, stretch_steps=5))
+    )
 
 
 def _read_task(path: Path) -> None:
     path = path.rename(path.with_name("task-001.json"))
     said: list[dict[str, Any]] = []
-    program = SimpleNamespace(folder=str(path.parent), event=said.append, log=lambda where, error: None, steps=None)
+    program = SimpleNamespace(
+        folder=str(path.parent), event=said.append, log=lambda where, error: None, steps=None
+    )
     queue = TaskQueue(program, [], live=False)
     queue._made(queue._read(1))
     assert all(event["reason"] for event in said if event["event"] == "given_up")
@@ -365,7 +475,12 @@ READERS = (
     Reader("recipe", _recipes, _read_recipe, plainly(mutations.of_toml)),
     Reader("pack", _packs, _read_pack, plainly(mutations.raw)),
     Reader("document", _documents, _read_document, plainly(mutations.of_json)),
-    Reader("samples", _samples, lambda path: document.encode(read_samples(path)) and None, plainly(mutations.of_lines)),
+    Reader(
+        "samples",
+        _samples,
+        lambda path: document.encode(read_samples(path)) and None,
+        plainly(mutations.of_lines),
+    ),
     Reader("record", _records, _read_record, plainly(mutations.of_record)),
     Reader("task", _tasks, _read_task, plainly(mutations.of_json)),
 )

@@ -1,5 +1,6 @@
-"""Files that were valid, changed in one or a few places: bytes, values of JSON and of pickles, lines of TOML, tables of
-SQLite, events of a record. What comes out is decided by the `random.Random` that is given, and by nothing else.
+"""Files that were valid, changed in one or a few places: bytes, values of JSON and of pickles, lines of TOML,
+tables of SQLite, events of a record. What comes out is decided by the `random.Random` that is given, and by
+nothing else.
 """
 
 from __future__ import annotations
@@ -48,8 +49,37 @@ LITERALS = {
     "@infinity": "-Infinity",
     "@half": '"\\ud800"',
 }
-NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, 2**63, -(2**63), 2**64, 10**30, 0.0, -0.0, -1.5, 1e-320, 1e18, 1e308, -1e308)
-VALUES: tuple[Any, ...] = (*NUMBERS, *HOSTILE_TEXTS, *LITERALS, None, True, False, [], {}, [[]], {"": None}, [0] * 3)
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2**31,
+    2**53 + 1,
+    2**63,
+    -(2**63),
+    2**64,
+    10**30,
+    0.0,
+    -0.0,
+    -1.5,
+    1e-320,
+    1e18,
+    1e308,
+    -1e308,
+)
+VALUES: tuple[Any, ...] = (
+    *NUMBERS,
+    *HOSTILE_TEXTS,
+    *LITERALS,
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    {"": None},
+    [0] * 3,
+)
 
 Change = Callable[[Random, bytes], bytes]
 
@@ -71,12 +101,15 @@ def raw(random: Random, content: bytes) -> bytes:
             case 4:
                 text[at:at] = text[at : at + length] * random.choice((1, 50))
             case 5:
-                text[at : at + length] = random.choice((random.randbytes(length), b"\xff" * length, bytes(length)))
+                text[at : at + length] = random.choice(
+                    (random.randbytes(length), b"\xff" * length, bytes(length))
+                )
     return bytes(text)
 
 
 def changed(random: Random, value: Any) -> Any:
-    """`value`, of JSON's types, with one to three of its parts replaced, left out, repeated, renamed or exchanged."""
+    """`value`, of JSON's types, with one to three of its parts replaced, left out, repeated, renamed or
+    exchanged."""
     for _ in range(random.choice((1, 1, 2, 3))):
         found = list(places(value))
         if not found:
@@ -107,7 +140,8 @@ def _hostile(random: Random) -> Any:
 
 
 def _alike(random: Random, value: Any) -> Any:
-    """Another value of the same type, as far as JSON tells types apart: a reader looks no further at another one."""
+    """Another value of the same type, as far as JSON tells types apart: a reader looks no further at another
+    one."""
     match value:
         case bool():
             return not value
@@ -122,7 +156,9 @@ def _alike(random: Random, value: Any) -> Any:
         case list():
             return random.choice(([], value * 2, value[:1], value[1:], value[::-1]))
         case dict():
-            return random.choice(({}, dict.fromkeys(value), {f"{key}2": inner for key, inner in value.items()}))
+            return random.choice(
+                ({}, dict.fromkeys(value), {f"{key}2": inner for key, inner in value.items()})
+            )
     return _hostile(random)
 
 
@@ -138,7 +174,9 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _without_circles(value: Any, above: tuple[int, ...] = ()) -> None:
     """An exchange may put a list into itself, which no JSON can say."""
-    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         if id(value[key]) in (*above, id(value)):
             value[key] = None
         else:
@@ -198,7 +236,17 @@ def of_toml(random: Random, content: bytes) -> bytes:
     return "\n".join(lines).encode(errors="replace")
 
 
-_TOML = ("nan", "inf", "[1]", "[" * 2000, "{ a = 1 }", '{ percent = "%ff%00" }', "1e400", "1" * 5000, "0x" + "f" * 40)
+_TOML = (
+    "nan",
+    "inf",
+    "[1]",
+    "[" * 2000,
+    "{ a = 1 }",
+    '{ percent = "%ff%00" }',
+    "1e400",
+    "1" * 5000,
+    "0x" + "f" * 40,
+)
 _TOML += ("1979-05-27T07:32:00Z", "true", "[" * 300 + "]" * 300, '["%s"]' % ("x" * 3000))
 
 
@@ -210,7 +258,9 @@ def of_sqlite(random: Random, content: bytes, folder: Path) -> bytes:
     path.write_bytes(content)
     with closing(sqlite3.connect(path)) as database, suppress(sqlite3.Error, OverflowError):
         for _ in range(random.choice((1, 1, 2, 4))):
-            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            tables = [
+                name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            ]
             table, other = random.choice(tables), random.choice(tables)
             column = random.choice([row[1] for row in database.execute(f'PRAGMA table_info("{table}")')])
             value = random.choice((*_OF_CELLS, *HOSTILE_TEXTS)).encode(errors="replace")
@@ -233,7 +283,9 @@ def of_sqlite(random: Random, content: bytes, folder: Path) -> bytes:
                 case 6:
                     database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {some}', [value.decode()])
                 case _:
-                    cell = random.choice((None, 1.5, value, *(number for number in NUMBERS if abs(number) < 2**63)))
+                    cell = random.choice(
+                        (None, 1.5, value, *(number for number in NUMBERS if abs(number) < 2**63))
+                    )
                     database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {some}', [cell])
         database.commit()
     return path.read_bytes()
@@ -245,7 +297,8 @@ _EVENT = 2
 
 
 def of_record(random: Random, content: bytes) -> bytes:
-    """One event of a process's record, by its layout in `dynotune.agent.core.writer`; or bytes before its end."""
+    """One event of a process's record, by its layout in `dynotune.agent.core.writer`; or bytes before its
+    end."""
     entries, at = [], _FIRST
     while (head := _HEAD.unpack_from(content, at))[0]:
         entries.append((head[1], content[at + _HEAD.size : at + _HEAD.size + head[0]]))
@@ -259,12 +312,18 @@ def of_record(random: Random, content: bytes) -> bytes:
             case 0:
                 entries.insert(random.randrange(len(entries)), entries[number])
             case 1:
-                struct_of_step = (random.choice(_TIMES), random.choice((-1, 8, 2**62)), random.randrange(2**64))
+                struct_of_step = (
+                    random.choice(_TIMES),
+                    random.choice((-1, 8, 2**62)),
+                    random.randrange(2**64),
+                )
                 entries.insert(number, (1, struct.pack("<dqQd", *struct_of_step, random.choice(_TIMES))))
             case _:
                 entries[number] = (_EVENT, of_json(random, entries[number][1]) or b" ")
         events = [number for number, (kind, _) in enumerate(entries) if kind == _EVENT]
-    body = b"".join(_HEAD.pack(len(payload), kind, 0) + payload + bytes(-len(payload) % 8) for kind, payload in entries)
+    body = b"".join(
+        _HEAD.pack(len(payload), kind, 0) + payload + bytes(-len(payload) % 8) for kind, payload in entries
+    )
     return content[:_FIRST] + body + bytes(64)
 
 

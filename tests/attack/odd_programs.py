@@ -18,7 +18,8 @@ class Odd:
         shell: starts it, as `"$@"`.
         files: written beside it.
         needs: a module without which it is skipped.
-        differs: what is documented to be otherwise: a pattern whose matches are taken out of both outputs, and why.
+        differs: what is documented to be otherwise: a pattern whose matches are taken out of both outputs,
+            and why.
     """
 
     program: str = ""
@@ -41,7 +42,10 @@ import os, sys
 print(sys.argv, sys.orig_argv[1:], __name__, __file__, __spec__, sorted(vars(sys.modules["__main__"])))
 print(sys.flags, [p for p in sys.path if "site-packages" not in p], sys.dont_write_bytecode, __doc__)
 """
-_STAYS = (r"'[^']*/agent/bootstrap', ", "without site nothing takes the folder off the path, which has one file")
+_STAYS = (
+    r"'[^']*/agent/bootstrap', ",
+    "without site nothing takes the folder off the path, which has one file",
+)
 _TRAIN = """
 import torch
 torch.manual_seed(0); torch.set_num_threads(1)
@@ -77,27 +81,35 @@ PROGRAMS: dict[str, Odd] = {
     "an exception": Odd("def f(n):\n    return 1 / n if n == 0 else f(n - 1)\nf(3)"),
     "an exception in a group": Odd("raise ExceptionGroup('many', [ValueError(1), KeyError(2)])"),
     "its own excepthook": Odd("import sys; sys.excepthook = lambda *a: print('hook', a[0].__name__); 1 / 0"),
-    "too deep": Odd("import sys\ndef f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError as e: print(e)"),
+    "too deep": Odd(
+        "import sys\ndef f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError as e: print(e)"
+    ),
     **{
-        f"death by {name}": Odd(f"import os, signal; print('x', flush=True); os.kill(os.getpid(), signal.{name})")
+        f"death by {name}": Odd(
+            f"import os, signal; print('x', flush=True); os.kill(os.getpid(), signal.{name})"
+        )
         for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGABRT", "SIGQUIT", "SIGPIPE", "SIGUSR2", "SIGHUP")
     },
     "segmentation fault": Odd("import ctypes; ctypes.string_at(0)"),
     "faulthandler": Odd(
-        "import os, faulthandler; faulthandler.enable(); os.abort()", differs=("0x[0-9a-f]+", "the thread's address")
+        "import os, faulthandler; faulthandler.enable(); os.abort()",
+        differs=("0x[0-9a-f]+", "the thread's address"),
     ),
     "Ctrl-C unhandled": Odd("import signal; signal.raise_signal(signal.SIGINT)"),
     "its own handlers": Odd(_EVERY_SIGNAL),
     "an alarm": Odd("import signal; signal.alarm(1); signal.pause()"),
     "a deaf program": Odd(
-        "import signal; print([signal.getsignal(n) for n in (2, 1, 3, 13, 15)])", shell="trap '' HUP INT; \"$@\""
+        "import signal; print([signal.getsignal(n) for n in (2, 1, 3, 13, 15)])",
+        shell="trap '' HUP INT; \"$@\"",
     ),
     "atexit in order": Odd("import atexit\nfor n in range(3): atexit.register(print, n)\nprint('end')"),
     "threads at exit": Odd(
         "import threading, time, atexit\natexit.register(print, 'atexit')\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint('main')"
     ),
-    "a daemon thread": Odd("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"),
+    "a daemon thread": Odd(
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    ),
     "an exception in a thread": Odd(
         "import threading; threading.Thread(target=lambda: 1 / 0, name='t').start()"
     ),
@@ -111,11 +123,13 @@ PROGRAMS: dict[str, Odd] = {
     "input": Odd("print(input('name? ') + input())", stdin=b"a\nb"),
     "no more input": Odd("input()"),
     "binary": Odd(
-        "import sys; sys.stdout.buffer.write(bytes(range(256)) + sys.stdin.buffer.read())", stdin=b"\xff\0\r\n"
+        "import sys; sys.stdout.buffer.write(bytes(range(256)) + sys.stdin.buffer.read())",
+        stdin=b"\xff\0\r\n",
     ),
     "much output": Odd(
         "import os, sys\nfor n in range(int(sys.argv[1]) >> 16): os.write(1, bytes([n % 251]) * 65536)",
-        ("@python", "main.py", "{size}"), shell='"$@" | sha256sum; echo "${PIPESTATUS[0]}"',
+        ("@python", "main.py", "{size}"),
+        shell='"$@" | sha256sum; echo "${PIPESTATUS[0]}"',
     ),
     "a reader that leaves": Odd(words=("yes",), shell='"$@" | head -n 2; echo "${PIPESTATUS[0]}"'),
     "a reader that leaves Python": Odd(
@@ -127,25 +141,52 @@ PROGRAMS: dict[str, Odd] = {
     "a closed stderr": Odd("import sys; print(sys.stderr); print('x', file=sys.stderr)", shell='"$@" 2>&-'),
     "all closed": Odd("open('made', 'w').write(repr(__import__('sys').stdout))", shell='"$@" <&- >&- 2>&-'),
     "descriptors it was given": Odd(
-        "import os; print(sorted(os.listdir('/proc/self/fd')), os.read(8, 9))", shell='"$@" 8< <(echo given) 9>made'
+        "import os; print(sorted(os.listdir('/proc/self/fd')), os.read(8, 9))",
+        shell='"$@" 8< <(echo given) 9>made',
     ),
     "a terminal": Odd(
         "import os, sys\nprint([os.isatty(n) for n in range(3)], os.get_terminal_size())\n"
-        "print(os.tcgetpgrp(0) == os.getpgrp())\nprint(input('> '))", stdin=b"typed\n", terminal=True,
+        "print(os.tcgetpgrp(0) == os.getpgrp())\nprint(input('> '))",
+        stdin=b"typed\n",
+        terminal=True,
     ),
     "a password": Odd("import getpass; print(len(getpass.getpass()))", stdin=b"hidden\n", terminal=True),
     "unbuffered": _python("-u", program="import os; print(1); os._exit(0)"),
     "C locale": Odd("import sys; print('\\xe9', sys.stdout.encoding, ascii(sys.argv))", env={"LC_ALL": "C"}),
-    "no UTF-8": _python("-X", "utf8=0", program="print('\\xe9')", env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}),
+    "no UTF-8": _python(
+        "-X", "utf8=0", program="print('\\xe9')", env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    ),
     "its own encoding": Odd("print('\\xe9')", env={"PYTHONIOENCODING": "latin-1"}),
     # The interpreter.
     **{
-        f"python {option}": _python(*option.split(), program=_SHOW, differs=_STAYS if option == "-S" else ("", ""))
-        for option in ("-I", "-S", "-E", "-s", "-P", "-O", "-OO", "-B", "-b", "-u", "-q", "-R", "-x", "-X dev",
-                       "-W error", "-X frozen_modules=off", "-X int_max_str_digits=0", "-X utf8")
+        f"python {option}": _python(
+            *option.split(), program=_SHOW, differs=_STAYS if option == "-S" else ("", "")
+        )
+        for option in (
+            "-I",
+            "-S",
+            "-E",
+            "-s",
+            "-P",
+            "-O",
+            "-OO",
+            "-B",
+            "-b",
+            "-u",
+            "-q",
+            "-R",
+            "-x",
+            "-X dev",
+            "-W error",
+            "-X frozen_modules=off",
+            "-X int_max_str_digits=0",
+            "-X utf8",
+        )
     },
     "importtime": _python(
-        "-X", "importtime", program="print(1)",
+        "-X",
+        "importtime",
+        program="print(1)",
         differs=(r"import time:.*\n", "it lists the agent's modules too"),
     ),
     "from stdin": Odd(words=("@python", "-"), stdin=_SHOW.replace("__file__", "0").encode()),
@@ -153,19 +194,21 @@ PROGRAMS: dict[str, Odd] = {
     "-c": Odd(words=("@python", "-c", "import sys; print(sys.argv, sys.path[0] == '', __name__)", "a", "")),
     "-m package": Odd(
         words=("@python", "-m", "pkg", "x"),
-        files={"pkg/__init__.py": "", "pkg/__main__.py": _SHOW + "print(__package__)"}
+        files={"pkg/__init__.py": "", "pkg/__main__.py": _SHOW + "print(__package__)"},
     ),
     "-m module of the library": Odd(words=("@python", "-m", "json.tool"), stdin=b'{"a":1}'),
     "-m unittest": Odd(
         "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.fail('so')",
-        ("@python", "-m", "unittest", "main"), differs=(r"in [\d.]+s", "the time it took"),
+        ("@python", "-m", "unittest", "main"),
+        differs=(r"in [\d.]+s", "the time it took"),
     ),
     "-m pdb": Odd("x = 1\nprint(x)", ("@python", "-m", "pdb", "main.py"), stdin=b"n\nn\np x\nq\n"),
     "-m trace": Odd("for n in range(3): n", ("@python", "-m", "trace", "--count", "-C", "counts", "main.py")),
     "-i": Odd("x = 41", ("@python", "-i", "main.py"), stdin=b"print(x + 1)\n"),
     "a folder": Odd(words=("@python", "app"), files={"app/__main__.py": _SHOW, "app/part.py": ""}),
     "a zipapp": Odd(
-        words=("@python", "app.pyz", "y"), files={"app/__main__.py": _SHOW},
+        words=("@python", "app.pyz", "y"),
+        files={"app/__main__.py": _SHOW},
         shell='"$1" -m zipapp app 2>&1 && "$@"',
     ),
     "a script with a shebang": Odd(words=("./s.py", "z"), files={"s.py": "#!/usr/bin/env python3\n" + _SHOW}),
@@ -174,45 +217,60 @@ PROGRAMS: dict[str, Odd] = {
     ),
     "coverage": Odd("print(1)", ("@python", "-m", "coverage", "run", "main.py"), needs="coverage"),
     "settrace": Odd(
-        "import sys\nseen = []\nsys.settrace(lambda f, e, a: seen.append((f.f_code.co_name, e)))\ndef f(): pass\n"
+        "import sys\nseen = []\nsys.settrace(lambda f, e, a: seen.append((f.f_code.co_name, e)))\ndef f(): "
+        "pass\n"
         "f()\nsys.settrace(None)\nprint(seen, sys.getprofile())"
     ),
     "monitoring": Odd(
-        "import sys\nif hasattr(sys, 'monitoring'): print([sys.monitoring.get_tool(n) for n in range(6)])\nprint(1)"
+        "import sys\nif hasattr(sys, 'monitoring'): print([sys.monitoring.get_tool(n) for n in "
+        "range(6)])\nprint(1)"
     ),
     "hooks of the interpreter": Odd(
         "import builtins, gc, signal, sys, threading, warnings\nprint(sys.gettrace(), sys.getprofile(), "
-        "sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, threading.excepthook.__name__, "
-        "builtins.__import__.__name__, gc.isenabled(), gc.get_threshold(), gc.callbacks, sys.getrecursionlimit(), "
-        "sys.getswitchinterval(), [t.name for t in threading.enumerate()], len(warnings.filters), signal.getsignal(2), "
+        "sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, "
+        "threading.excepthook.__name__, "
+        "builtins.__import__.__name__, gc.isenabled(), gc.get_threshold(), gc.callbacks, "
+        "sys.getrecursionlimit(), "
+        "sys.getswitchinterval(), [t.name for t in threading.enumerate()], len(warnings.filters), "
+        "signal.getsignal(2), "
         "sys.unraisablehook is sys.__unraisablehook__, len(sys.path_hooks), 'sitecustomize' in sys.modules)"
     ),
     # dynotune is a Python program too: a sitecustomize on PYTHONPATH runs in it as well.
     "its own sitecustomize": Odd(
-        "import sitecustomize; print(sitecustomize.__file__)", env={"PYTHONPATH": "lib"},
-        files={"lib/sitecustomize.py": "print('customized')"}, differs=(r"customized\n", "dynotune runs it too"),
+        "import sitecustomize; print(sitecustomize.__file__)",
+        env={"PYTHONPATH": "lib"},
+        files={"lib/sitecustomize.py": "print('customized')"},
+        differs=(r"customized\n", "dynotune runs it too"),
     ),
     "a sitecustomize that fails": Odd(
-        "print(1)", env={"PYTHONPATH": "lib"}, files={"lib/sitecustomize.py": "import nowhere"},
+        "print(1)",
+        env={"PYTHONPATH": "lib"},
+        files={"lib/sitecustomize.py": "import nowhere"},
         differs=(r"Error in sitecustomize[\s\S]*", "dynotune runs it too"),
     ),
     "modules named as ours": Odd(
         "import agent, attach, core, dynotune, hooks, json, steps; print(json.x, dynotune.x, steps.__file__)",
-        files={f"{name}.py": "x = 1" for name in ("agent", "attach", "core", "dynotune", "hooks", "json", "steps")},
+        files={
+            f"{name}.py": "x = 1"
+            for name in ("agent", "attach", "core", "dynotune", "hooks", "json", "steps")
+        },
     ),
-    "an own PYTHONPATH": Odd(
-        "import sys; print(sys.path[1:3])", env={"PYTHONPATH": "a:../b:"}
-    ),
+    "an own PYTHONPATH": Odd("import sys; print(sys.path[1:3])", env={"PYTHONPATH": "a:../b:"}),
     "bytecode": Odd("import part; print(part.x)", files={"part.py": "x = 1"}, shell='"$@"; ls -R'),
-    "tracemalloc": _python("-X", "tracemalloc", program="import tracemalloc; print(tracemalloc.is_tracing())"),
+    "tracemalloc": _python(
+        "-X", "tracemalloc", program="import tracemalloc; print(tracemalloc.is_tracing())"
+    ),
     "hash seed": Odd("print(hash('a'), list({'a', 'b', 'c'}))", env={"PYTHONHASHSEED": "0"}),
     "random": Odd("import random; random.seed(1); print(random.random(), __import__('uuid').UUID(int=1))"),
     "asyncio": Odd(
-        "import asyncio\nasync def main():\n    p = await asyncio.create_subprocess_exec('echo', 'hi', stdout=-1)\n"
-        "    print((await p.communicate())[0], await asyncio.to_thread(int, 7))\nasyncio.run(main(), debug=True)"
+        "import asyncio\nasync def main():\n    p = await asyncio.create_subprocess_exec('echo', 'hi', "
+        "stdout=-1)\n"
+        "    print((await p.communicate())[0], await asyncio.to_thread(int, 7))\nasyncio.run(main(), "
+        "debug=True)"
     ),
     "asyncio and Ctrl-C": Odd(
-        "import asyncio, signal\nasync def main():\n    try:\n        signal.raise_signal(2); await asyncio.sleep(9)\n"
+        "import asyncio, signal\nasync def main():\n    try:\n        signal.raise_signal(2); await "
+        "asyncio.sleep(9)\n"
         "    finally:\n        print('cleaned')\nasyncio.run(main())"
     ),
     "uvloop": Odd("import uvloop, asyncio; uvloop.run(asyncio.sleep(0)); print(1)", needs="uvloop"),
@@ -220,7 +278,8 @@ PROGRAMS: dict[str, Odd] = {
     **{
         f"multiprocessing {how}": Odd(
             "import multiprocessing as m\ndef f(n): return n * n, m.current_process().name[:4]\n"
-            f"if __name__ == '__main__':\n    with m.get_context('{how}').Pool(2) as p: print(p.map(f, range(5)))"
+            f"if __name__ == '__main__':\n    with m.get_context('{how}').Pool(2) as p: print(p.map(f, "
+            "range(5)))"
         )
         for how in ("fork", "spawn", "forkserver")
     },
@@ -229,7 +288,8 @@ PROGRAMS: dict[str, Odd] = {
         "    with c.ProcessPoolExecutor(2) as p: print(list(p.map(f, range(5))))"
     ),
     "shared memory": Odd(
-        "from multiprocessing import shared_memory as s\nm = s.SharedMemory(create=True, size=9); m.buf[0] = 7\n"
+        "from multiprocessing import shared_memory as s\nm = s.SharedMemory(create=True, size=9); m.buf[0] "
+        "= 7\n"
         "print(m.buf[0]); m.close(); m.unlink()"
     ),
     "os.execv": Odd(
@@ -239,14 +299,16 @@ PROGRAMS: dict[str, Odd] = {
     "exec without an environment": Odd("import os, sys; os.execve('/usr/bin/env', ['env'], {})"),
     "double fork": Odd(
         "import os, time\nprint('a', flush=True)\nr, w = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n    "
-        "if os.fork(): os._exit(0)\n    os.close(r); print('daemon', os.getppid() != 0, flush=True); os._exit(0)\n"
+        "if os.fork(): os._exit(0)\n    os.close(r); print('daemon', os.getppid() != 0, flush=True); "
+        "os._exit(0)\n"
         "os.wait(); os.close(w); os.read(r, 1); print('b')"
     ),
     "fork that forgets to exit": Odd(
         "import os\npid = os.fork()\nif pid: os.wait()\nprint('child' if not pid else 'parent')"
     ),
     "Python in Python": Odd(
-        "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'import sys; print(sys.flags)']))"
+        "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'import sys; "
+        "print(sys.flags)']))"
     ),
     "its parents and groups": Odd(
         "import os; print(os.getpgrp() == os.getpid(), os.getsid(0) == os.getpid(), os.getppid() > 0)\n"
@@ -255,30 +317,40 @@ PROGRAMS: dict[str, Odd] = {
     ),
     # What it finds.
     "environment": Odd(
-        words=("env",), shell='"$@" | sort', env={"ODD": "a\nb", "EMPTY": "", "PYTHONPATH": "x"},
+        words=("env",),
+        shell='"$@" | sort',
+        env={"ODD": "a\nb", "EMPTY": "", "PYTHONPATH": "x"},
         differs=(
-            r"DYNOTUNE_RUN=.*\n|(?<=PYTHONPATH=)[^:\n]*/bootstrap:|^_=.*\n", "two variables hold the agent's place"
+            r"DYNOTUNE_RUN=.*\n|(?<=PYTHONPATH=)[^:\n]*/bootstrap:|^_=.*\n",
+            "two variables hold the agent's place",
         ),
     ),
     "os.environ": Odd("import os; print(sorted(set(os.environ) - {'DYNOTUNE_RUN', 'PYTHONPATH', '_'}))"),
     "limits": Odd(
-        words=("bash", "-c", "ulimit -a; nice; umask"), shell='ulimit -n 77 -c 0 -s 4096; umask 027; nice -n 3 "$@"'
+        words=("bash", "-c", "ulimit -a; nice; umask"),
+        shell='ulimit -n 77 -c 0 -s 4096; umask 027; nice -n 3 "$@"',
     ),
     "few descriptors": Odd("print(open('main.py').fileno())", shell='ulimit -n 24; "$@"'),
-    "little memory": Odd("try: bytes(1 << 31)\nexcept MemoryError: print('none')", shell='ulimit -v 2000000; "$@"'),
+    "little memory": Odd(
+        "try: bytes(1 << 31)\nexcept MemoryError: print('none')", shell='ulimit -v 2000000; "$@"'
+    ),
     "processor affinity": Odd("import os; print(os.sched_getaffinity(0))", shell='taskset -c 0 "$@"'),
-    "a folder by a link": Odd("import os; print(os.getcwd(), os.environ['PWD'])", shell='ln -s . l && cd l && "$@"'),
+    "a folder by a link": Odd(
+        "import os; print(os.getcwd(), os.environ['PWD'])", shell='ln -s . l && cd l && "$@"'
+    ),
     "a folder that is gone": Odd(
         words=("@python", "-c", "import os\ntry: os.getcwd()\nexcept OSError as e: print(e)"),
         shell='mkdir g; cd g; rmdir ../g; "$@"; true',
         differs=(r"[\s\S]+", "it is said, and the command is not started"),
     ),
     "files it writes": Odd(
-        "import os\nos.umask(0o027)\nopen('a', 'wb').write(b'\\0' * 10); os.symlink('a', 'l'); os.makedirs('d/e'); "
+        "import os\nos.umask(0o027)\nopen('a', 'wb').write(b'\\0' * 10); os.symlink('a', 'l'); "
+        "os.makedirs('d/e'); "
         "os.chmod('a', 0o604); os.mkfifo('p'); open(b'\\xff', 'w').write('x'); os.rename('d', 'f')"
     ),
     "no such command": Odd(
-        words=("command-of-nobody",), shell='"$@"; true',
+        words=("command-of-nobody",),
+        shell='"$@"; true',
         differs=(r"[\s\S]+", "its exit code is 2, where a shell says 127"),
     ),
     "a script without a shebang": Odd(words=("./s",), files={"s": "echo $0 $#; exit 5\n"}),
@@ -292,8 +364,13 @@ PROGRAMS: dict[str, Odd] = {
         needs="torch",
     ),
     "torch and an exception": Odd(
-        "import torch\nnet = torch.nn.Linear(2, 2)\nfor n in range(5): net(torch.ones(1, 2)).sum().backward()\n"
-        "net(torch.ones(1, 3))", needs="torch",
-        differs=(r"  File .*/(module|fast_paths)\.py.*\n.*\n( *\^+\n)?", "a frame of ours stands for one of torch's"),
+        "import torch\nnet = torch.nn.Linear(2, 2)\nfor n in range(5): net(torch.ones(1, "
+        "2)).sum().backward()\n"
+        "net(torch.ones(1, 3))",
+        needs="torch",
+        differs=(
+            r"  File .*/(module|fast_paths)\.py.*\n.*\n( *\^+\n)?",
+            "a frame of ours stands for one of torch's",
+        ),
     ),
-}  # fmt: skip
+}

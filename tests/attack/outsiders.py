@@ -1,6 +1,8 @@
-"""The standing attack by what comes from elsewhere and is alive: run folders to join, jobs of agents, databases.
+"""The standing attack by what comes from elsewhere and is alive: run folders to join, jobs of agents,
+databases.
 
-Each case starts dynotune as a user would, beside something that must not be touched, and says what it did to it.
+Each case starts dynotune as a user would, beside something that must not be touched, and says what it did to
+it.
 """
 
 from __future__ import annotations
@@ -38,9 +40,20 @@ sys.stdin.read(1)
 STEPS = "import time, dynotune\n%s\nfor _ in range(60):\n    time.sleep(0.003)\n    dynotune.step()\n"
 MEASURED = (
     ("diagnose", "--warmup", "3", "--steps", "20", "--step-function", "dynotune.step", "--no-lock"),
-    ("compare", "env.A=1", "--pairs", "2", "--warmup", "3", "--steps", "20", "--step-function", "dynotune.step",
-     "--no-lock"),
-)  # fmt: skip
+    (
+        "compare",
+        "env.A=1",
+        "--pairs",
+        "2",
+        "--warmup",
+        "3",
+        "--steps",
+        "20",
+        "--step-function",
+        "dynotune.step",
+        "--no-lock",
+    ),
+)
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS name FROM n"
 
 
@@ -68,7 +81,9 @@ def attack(number: int, seed: int, *, first: int = 0) -> Counts:
 def bystander(env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A process that is none of dynotune's. Raises AssertionError: it got a signal."""
     words = [sys.executable, "-c", VICTIM]
-    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         try:
             yield process
@@ -94,7 +109,8 @@ def stalled_record(folder: Path, pid: int, stacks_by: object) -> None:
 
 
 def _a_joined_run_names_a_process_and_a_signal(random: randoms.Random, folder: Path) -> None:
-    """Its stacks lie in a file, a pipe, or a link to a device; nobody is signalled, and Ctrl-C ends the watching."""
+    """Its stacks lie in a file, a pipe, or a link to a device; nobody is signalled, and Ctrl-C ends the
+    watching."""
     me, run = Person(folder / "me"), folder / "run"
     run.mkdir()
     (run / "plan.json").write_text("{}")
@@ -120,10 +136,13 @@ def _a_joined_run_names_a_process_and_a_signal(random: randoms.Random, folder: P
 
 def _a_program_puts_files_that_are_none_among_its_records(random: randoms.Random, folder: Path) -> None:
     me = Person(folder / "me")
-    what = random.choice(("os.mkfifo(at)", "os.symlink('/dev/zero', at)", "os.mkdir(at)", "os.symlink(at, at)"))
+    what = random.choice(
+        ("os.mkfifo(at)", "os.symlink('/dev/zero', at)", "os.mkdir(at)", "os.symlink(at, at)")
+    )
     name = random.choice(("process-99-0.rec", "process-99-1.more", "stacks-1.txt", "samples.jsonl"))
     (me.project / "train.py").write_text(
-        "import os\n" + STEPS % f"at = os.environ['DYNOTUNE_RUN'] + '/{name}'\nif not os.path.lexists(at): {what}"
+        "import os\n"
+        + STEPS % f"at = os.environ['DYNOTUNE_RUN'] + '/{name}'\nif not os.path.lexists(at): {what}"
     )
     code, said = me.types(*random.choice((RUN, ("watch",), MEASURED[0])))
     assert code == 0, (what, name, said[-800:])

@@ -1,4 +1,5 @@
-"""The standing attack on what people share: two users of a machine, permissions, planted links, and secrets."""
+"""The standing attack on what people share: two users of a machine, permissions, planted links, and
+secrets."""
 
 from __future__ import annotations
 
@@ -38,7 +39,18 @@ if "fails" in sys.argv:
     raise ValueError(f"refused: {sys.argv[1:]} {sorted(os.environ.values())}")
 """
 RUN = ("run",)
-COMPARE = ("compare", "env.A=1", "--pairs", "2", "--warmup", "3", "--steps", "20", "--step-function", "dynotune.step")
+COMPARE = (
+    "compare",
+    "env.A=1",
+    "--pairs",
+    "2",
+    "--warmup",
+    "3",
+    "--steps",
+    "20",
+    "--step-function",
+    "dynotune.step",
+)
 DIAGNOSE = ("diagnose", "--warmup", "3", "--steps", "20", "--step-function", "dynotune.step")
 TUNE = ("tune", "--budget", "4s", "--step-function", "dynotune.step", "--report", "shown.html")
 
@@ -103,9 +115,12 @@ def _become(user: int) -> list[str]:
     words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     may_read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     for become in (words, [*words, *may_read]):
-        # It starts with the rights of before, and then takes another installation's modules if it may not read its own.
+        # It starts with the rights of before, and then takes another installation's modules if it may not
+        # read its own.
         reads = f"import msgspec, os; open({dynotune.__file__!r}); print(os.__file__)"
-        done = subprocess.run([*become, PYTHON, "-c", reads], cwd="/", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*become, PYTHON, "-c", reads], cwd="/", capture_output=True, text=True, check=False
+        )
         if done.stdout.strip() == os.__file__:
             return become
     raise Skipped("another user may not read this interpreter")
@@ -162,7 +177,9 @@ def _two_users_measure_at_once(random: randoms.Random, folder: Path) -> None:
     for person in both:
         person.env["TMPDIR"] = str(folder / "tmp")
     words = [random.choice((RUN, (*COMPARE, *bare))) for _ in both]
-    started = [person.start(*each, umask=random.choice((0o022, 0))) for person, each in zip(both, words, strict=True)]
+    started = [
+        person.start(*each, umask=random.choice((0o022, 0))) for person, each in zip(both, words, strict=True)
+    ]
     for person, process, user in zip(both, started, (ME, OTHER), strict=True):
         code, said = ended(process)
         assert code == 0, said[-800:]
@@ -176,7 +193,11 @@ def _umask(random: randoms.Random, folder: Path) -> None:
     """What dynotune keeps is its user's own, whatever the umask; and the umask is the command's as ever."""
     me = Person(folder / "me")
     umask = random.choice((0, 0, 0o002, 0o077, 0o277))
-    shows = (PYTHON, "-c", "import os; open('made', 'w'); print('mode', oct(os.stat('made').st_mode & 0o777))")
+    shows = (
+        PYTHON,
+        "-c",
+        "import os; open('made', 'w'); print('mode', oct(os.stat('made').st_mode & 0o777))",
+    )
     code, said = me.types(*RUN, umask=umask, command=shows)
     assert (code, f"mode {oct(0o666 & ~umask)}" in said) == (0, True), said[-800:]
     words = random.choice((COMPARE, DIAGNOSE))
@@ -194,7 +215,9 @@ def _links_planted(random: randoms.Random, folder: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     state = me.state / "dynotune"
     state.mkdir(mode=0o700, parents=True)
-    names = [me.project / f"{name}.partial" for name in ("answer.json", "recipe.toml", "shown.html", "report.html")]
+    names = [
+        me.project / f"{name}.partial" for name in ("answer.json", "recipe.toml", "shown.html", "report.html")
+    ]
     names.append(state / f"{boot}.lock")
     names += [state / f"origin.key.{pid}" for pid in range(os.getpid(), os.getpid() + 400)]
     for path in names:
@@ -233,7 +256,8 @@ def _run_folder_that_others_write(random: randoms.Random, folder: Path) -> None:
 
 
 def _forged_mark(random: randoms.Random, folder: Path) -> None:
-    """Somebody else could write where the user's key is kept, and has marked a folder with a key of his own."""
+    """Somebody else could write where the user's key is kept, and has marked a folder with a key of his
+    own."""
     me, base, owned = Person(folder / "me"), folder / "shared", folder / "owned"
     base.mkdir()
     planted = _planted(me, base, owned)
@@ -257,7 +281,14 @@ def _forged_mark(random: randoms.Random, folder: Path) -> None:
 
 # Secrets
 
-NAMES = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "GITHUB_TOKEN", "DB_CREDENTIALS")
+NAMES = (
+    "HF_TOKEN",
+    "WANDB_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "MY_PASSWORD",
+    "GITHUB_TOKEN",
+    "DB_CREDENTIALS",
+)
 WORDS: tuple[Callable[[str], list[str]], ...] = (
     lambda secret: ["--token", secret],
     lambda secret: [f"--api-key={secret}"],
@@ -271,7 +302,9 @@ WORDS: tuple[Callable[[str], list[str]], ...] = (
 
 def leaks(person: Person, secrets: Sequence[str]) -> list[str]:
     """Files below the person's home that hold a secret; what the command itself printed is its own."""
-    files = [path for path in person.home.rglob("*") if path.is_file() and path.name not in ("stdout", "stderr")]
+    files = [
+        path for path in person.home.rglob("*") if path.is_file() and path.name not in ("stdout", "stderr")
+    ]
     return [str(path) for path in files if any(secret.encode() in path.read_bytes() for secret in secrets)]
 
 
@@ -287,7 +320,9 @@ def _secrets(random: randoms.Random, folder: Path) -> None:
     command = [PYTHON, "train.py", *words, *(["fails"] if fails else [])]
     subject = random.choice((COMPARE, DIAGNOSE, TUNE, RUN))
     typed = f"env.{name}={secrets[4]}"
-    options = {COMPARE: [typed], TUNE: ["--try", typed], DIAGNOSE: ["--set", typed], RUN: ["--set", typed]}[subject]
+    options = {COMPARE: [typed], TUNE: ["--try", typed], DIAGNOSE: ["--set", typed], RUN: ["--set", typed]}[
+        subject
+    ]
     answers = [] if subject is TUNE and fails else ["--json", "answer.json"]
     code, said = me.types(*subject, *options, *answers, "--run-dir", str(me.home / "runs"), command=command)
     assert code in (0, 1, 3, 4), said[-800:]
@@ -295,7 +330,9 @@ def _secrets(random: randoms.Random, folder: Path) -> None:
         assert not any(secret in said for secret in secrets), (subject[0], words)
     assert not (found := leaks(me, secrets)), (subject[0], words, found)
     recipe = '[recipe]\nschema = "dynotune.recipe/2"\n'
-    (me.project / "mine.toml").write_text(f'{recipe}command = ["true"]\n[settings]\n"env.OMP_DYNAMIC" = true\n')
+    (me.project / "mine.toml").write_text(
+        f'{recipe}command = ["true"]\n[settings]\n"env.OMP_DYNAMIC" = true\n'
+    )
     format_ = random.choice(("shell", "docker", "kubernetes"))
     export = ("recipe", "export", "mine.toml", "--format", format_, "--set", typed, "--output", "exported")
     code, said = me.says(*export)

@@ -1,7 +1,9 @@
-"""The standing attack on processes: dynotune, what it starts and what they need are taken away at random moments.
+"""The standing attack on processes: dynotune, what it starts and what they need are taken away at random
+moments.
 
-A case is a scene (a dynotune command on a tiny program) and a fault. After each one: no process, no mount, no lock and
-no temporary folder is left, what was measured is still there, and `--resume` goes on or says why it does not.
+A case is a scene (a dynotune command on a tiny program) and a fault. After each one: no process, no mount, no
+lock and no temporary folder is left, what was measured is still there, and `--resume` goes on or says why it
+does not.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from .counts import Counts
 
 PYTHON = sys.executable
 SOURCE = str(Path(dynotune.__file__).parent.parent)
-# Of a command that is undisturbed, of what it leaves behind, and until a scene is under way. None measures speed.
+# Of a command that is undisturbed, of what it leaves behind, and until a scene is under way. None measures
+# speed.
 LONGEST_S, LONGEST_GONE_S, LONGEST_BEGINNING_S = 180.0, 60.0, 120.0
 DOCUMENTS = ("comparison.json", "study.json", "startup.json")
 MEASURED = ("pairs", "voided", "blocks", "trials", "pilots")
@@ -52,7 +55,8 @@ class Lost(Exception):
     """What the case is about did not hold."""
 
 
-# Programs. They write below their folder, which no run may do for real, and say in their run folder that they are up.
+# Programs. They write below their folder, which no run may do for real, and say in their run folder that they
+# are up.
 
 UP = """
 import os, pathlib, signal, sys, time
@@ -94,7 +98,7 @@ with torch.no_grad():
     while True:
         dist.all_reduce(net(torch.ones(1, 8)))
         time.sleep(0.005)
-"""
+"""  # noqa: E501
 LOADS = """
 import torch
 from torch.utils.data import DataLoader
@@ -153,7 +157,17 @@ class Scene:
 QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--timeout", "20s")
 _COMPARE = ("compare", "env.A=1", *QUICK, "--step-function", "dynotune.step")
 _TUNE = ("tune", "--budget", "6s", "--try", "env.A=1", "--timeout", "20s", "--step-function", "dynotune.step")
-_DIAGNOSE = ("diagnose", "--warmup", "3", "--steps", "40", "--timeout", "20s", "--step-function", "dynotune.step")
+_DIAGNOSE = (
+    "diagnose",
+    "--warmup",
+    "3",
+    "--steps",
+    "40",
+    "--timeout",
+    "20s",
+    "--step-function",
+    "dynotune.step",
+)
 _TIMES = ("startup", "time", "--blocks", "2", "--timeout", "20s", "--ready-pattern", "ready")
 _STEPS, _FOR_EVER = UP + WORKERS + STEPS, ("1000000", "copy")
 COMPARE = Scene("compare", _COMPARE, _STEPS, _FOR_EVER, 2.5, ("compare",))
@@ -162,7 +176,9 @@ DIAGNOSE = Scene("diagnose", _DIAGNOSE, _STEPS, _FOR_EVER)
 TUNE = Scene("tune", _TUNE, _STEPS, _FOR_EVER, 5.0, ("tune",))
 STARTUP = Scene("startup time", _TIMES, UP + WORKERS + WAITS, ("0.2", "copy"), 2.5, ("startup", "time"))
 TERMINAL = Scene("run on a terminal", ("run",), _STEPS, ("400",))
-RANKED = Scene("compare of two ranks", ("compare", "env.A=1", *QUICK), UP + RANKS, ("copy",), 8.0, ("compare",))
+RANKED = Scene(
+    "compare of two ranks", ("compare", "env.A=1", *QUICK), UP + RANKS, ("copy",), 8.0, ("compare",)
+)
 _WITHIN = ("compare", "loader.num_workers=2", "--in-process", "only", "--warmup", "5", "--budget", "15s")
 WITHIN = Scene("compare within a run", _WITHIN, UP + LOADS, ("0", "copy"), 6.0, ("compare",))
 _RECORDED = ("diagnose", "--warmup", "5", "--steps", "40")
@@ -281,7 +297,8 @@ class World:
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike(world, dynotune's process, random)`, or what stands before the scene's words or the program's."""
+    """`strike(world, dynotune's process, random)`, or what stands before the scene's words or the
+    program's."""
 
     name: str
     strike: Callable[[World, int, Random], None] | None = None
@@ -309,7 +326,8 @@ def _command(pid: int) -> bytes:
 
 
 def _signals(name: str, *whom: str, numbers: Sequence[int]) -> Fault:
-    """Send each of `numbers` to one of each kind of `whom`, all of them stopped first where there are more."""
+    """Send each of `numbers` to one of each kind of `whom`, all of them stopped first where there are
+    more."""
 
     def strike(world: World, pid: int, random: Random) -> None:
         family = _until(lambda: (found := _family(pid)) and all(found[kind] for kind in whom) and found, pid)
@@ -356,8 +374,13 @@ def _close_terminal(world: World, pid: int, random: Random) -> None:
     world.close_terminal()
 
 
-def _limited(letter: str, low: int, high: int) -> Callable[[World, Random], tuple[Sequence[str], Sequence[str]]]:
-    return lambda world, random: (["sh", "-c", f'ulimit -{letter} {random.randint(low, high)}; exec "$@"', "sh"], [])
+def _limited(
+    letter: str, low: int, high: int
+) -> Callable[[World, Random], tuple[Sequence[str], Sequence[str]]]:
+    return lambda world, random: (
+        ["sh", "-c", f'ulimit -{letter} {random.randint(low, high)}; exec "$@"', "sh"],
+        [],
+    )
 
 
 def _few_processes(world: World, random: Random) -> tuple[Sequence[str], Sequence[str]]:
@@ -546,8 +569,14 @@ def _go_on(world: World, document: Path | None) -> None:
 
 def _check_said(world: World, code: int, *, at_the_fault: bool = False) -> None:
     said = world.said()
-    if code == 70 or "dynotune made a mistake" in said or re.search(r'^\s+File ".*/dynotune/', said, re.MULTILINE):
-        raise Lost(f"a mistake of dynotune's own {'at' if at_the_fault else 'after'} the fault, exit code {code}")
+    if (
+        code == 70
+        or "dynotune made a mistake" in said
+        or re.search(r'^\s+File ".*/dynotune/', said, re.MULTILINE)
+    ):
+        raise Lost(
+            f"a mistake of dynotune's own {'at' if at_the_fault else 'after'} the fault, exit code {code}"
+        )
 
 
 def _check_gone(world: World, *, but: bytes) -> None:
@@ -566,9 +595,12 @@ def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 def _check_left(world: World) -> None:
-    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(world.folder) in line]
+    mounts = [
+        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(world.folder) in line
+    ]
     notes = list((world.folder / "state").glob("dynotune/leases/*"))
-    # What else is there, the program made: its loader's workers, when they are killed, leave folders of their own.
+    # What else is there, the program made: its loader's workers, when they are killed, leave folders of their
+    # own.
     ours = ("dt-", "dynotune")
     copies = [path for path in world.temporary.iterdir() if path.name.startswith(ours)]
     copies += world.runs.glob("**/dt-*")

@@ -1,6 +1,7 @@
 """The part of the attack that mutates files which may come from elsewhere.
 
-Each mutated file is read in a worker process, which is watched from outside: its time, its memory and how it ends.
+Each mutated file is read in a worker process, which is watched from outside: its time, its memory and how it
+ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ FILES_OF_A_WORKER = 500
 MOST_MEMORY_BYTES = 2 << 30
 BAD_INPUT = (2, 3)
 # Of Python's own exceptions: a user can do nothing with them.
-NOT_FOR_USERS = ("recursion", "codec can't", "has no attribute", "NoneType", "Traceback", " object at 0x", "<class '")
+NOT_FOR_USERS = (
+    "recursion",
+    "codec can't",
+    "has no attribute",
+    "NoneType",
+    "Traceback",
+    " object at 0x",
+    "<class '",
+)
 
 
 @dataclass
@@ -78,9 +87,16 @@ def _seeds(folder: Path) -> dict[str, list[Path]]:
 
 
 def _watched(
-    seeds: dict[str, list[Path]], seed: int, at: int, last: int, counts: Readings, folder: Path, keep: Path | None
+    seeds: dict[str, list[Path]],
+    seed: int,
+    at: int,
+    last: int,
+    counts: Readings,
+    folder: Path,
+    keep: Path | None,
 ) -> int:
-    """Go on from file `at` in a worker until it is done or has failed beyond repair; the next file's number."""
+    """Go on from file `at` in a worker until it is done or has failed beyond repair; the next file's
+    number."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     worker = multiprocessing.get_context("fork").Process(
         target=_work, args=(theirs, seeds, seed, at, last, folder, keep), daemon=True
@@ -127,7 +143,13 @@ def _cpu_s(pid: int) -> float:
 
 
 def _work(
-    told: Connection, seeds: dict[str, list[Path]], seed: int, at: int, last: int, folder: Path, keep: Path | None
+    told: Connection,
+    seeds: dict[str, list[Path]],
+    seed: int,
+    at: int,
+    last: int,
+    folder: Path,
+    keep: Path | None,
 ) -> None:
     faulthandler.enable()
     address_space = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,5 @@
-"""The standing attack on the runtime: many threads, exceptions, sizes, forks and closing in the middle, for a while.
+"""The standing attack on the runtime: many threads, exceptions, sizes, forks and closing in the middle, for a
+while.
 
 All cases run in one process, whose memory must stay flat. With a GPU they use it.
 """
@@ -116,7 +117,9 @@ def _failed(case: Callable[[], None]) -> str:
             case()
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)[-3:]
-            said.append(f"{type(error).__name__}: {error} ({', '.join(f'{x.name}:{x.lineno}' for x in frames)})")
+            said.append(
+                f"{type(error).__name__}: {error} ({', '.join(f'{x.name}:{x.lineno}' for x in frames)})"
+            )
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -124,7 +127,9 @@ def _failed(case: Callable[[], None]) -> str:
     if not thread.is_alive():
         return "".join(said)
     frame = sys._current_frames().get(thread.ident or 0)
-    return "it hangs: " + " < ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-6:])
+    return "it hangs: " + " < ".join(
+        f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-6:]
+    )
 
 
 class Shared:
@@ -133,7 +138,9 @@ class Shared:
     def __init__(self) -> None:
         self.detector = Detector(YoloLike(), 64, device=DEVICE, conf=0.5, batch=(1, 4), max_frame=(96, 128))
         self.frames = {size: frames(6, size) for size in ((48, 64), (32, 128), (96, 40))}
-        self.rows = {size: [x.rows for x in self.detector.predict(many)] for size, many in self.frames.items()}
+        self.rows = {
+            size: [x.rows for x in self.detector.predict(many)] for size, many in self.frames.items()
+        }
 
     def close(self) -> None:
         self.detector.close()
@@ -345,7 +352,8 @@ def _server_closed_during_use(random: Random, shared: Shared) -> None:
 
 
 def _server_that_is_fair(random: Random, shared: Shared) -> None:
-    """Sources that always have a frame, one of another size: none gets further ahead of another than its queue."""
+    """Sources that always have a frame, one of another size: none gets further ahead of another than its
+    queue."""
     num, odd = random.randint(2, 6), random.choice((True, False))
     sizes = {str(number): (32, 128) if odd and number == 0 else (48, 64) for number in range(num)}
     filled = [threading.Event() for _ in sizes]

@@ -43,7 +43,9 @@ def test_files_attack_fails_on_differences_from_bare_unless_they_are_documented(
         return {"launched": outcome(launched), "bare": outcome(bare), "sandbox": sandbox}
 
     assert files._differences("root", "rename a folder", seen("done", "done")) == []
-    assert files._differences("root", "rename a folder", seen("EXDEV", "done")) == ["existing: EXDEV, bare done"]
+    assert files._differences("root", "rename a folder", seen("EXDEV", "done")) == [
+        "existing: EXDEV, bare done"
+    ]
     assert files._differences("user", "rename a folder", seen("EXDEV", "done")) == []
     assert files._differences("user", "rename a folder", seen("EXDEV", "done", "none")) != []
 

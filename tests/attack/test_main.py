@@ -40,7 +40,13 @@ def test_the_parts_that_there_are_can_be_run():
 
 
 def test_the_page_has_counts_and_what_did_not_hold():
-    shown = {"tried": {"a": 2, "b": 1}, "held": {"a": 1}, "skipped": {"c": "no root"}, "failures": ["a: so"], "seed": 7}
+    shown = {
+        "tried": {"a": 2, "b": 1},
+        "held": {"a": 1},
+        "skipped": {"c": "no root"},
+        "failures": ["a: so"],
+        "seed": 7,
+    }
     page = command.page({"hardware": {"host.cpu": "Fast"}, "python": "3.12", "parts": {"files": shown}})
     assert "| files | 2 | 3 | 1 | 1 | 7 |" in page
     assert "- a: so" in page and "- c: no root" in page and "Fast" in page

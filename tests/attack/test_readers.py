@@ -1,4 +1,5 @@
-"""Readers of files from elsewhere: what is valid is read, and what is not is refused, in a reasonable time."""
+"""Readers of files from elsewhere: what is valid is read, and what is not is refused, in a reasonable
+time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from .formats import READERS, Reader, dynotune
 from .readers import attack
 
 PAYLOAD = (
-    "\x1b]0;t\x07\x1b[2J\u202e\0 [red]r[/] :smile: </script><img src=x onerror=alert(1)>\"'`&{{7*7}} $(id);\r| # \udcff"
+    "\x1b]0;t\x07\x1b[2J\u202e\0 [red]r[/] :smile: </script><img src=x onerror=alert(1)>\"'`&{{7*7}} "
+    "$(id);\r| # \udcff"
 )
 
 
@@ -75,7 +77,12 @@ def test_readers_attack_tells_how_a_read_ended_from_outside(monkeypatch):
     )
     monkeypatch.setitem(attack.__globals__, "READERS", (reader,))
     counts = attack(10, seed=1)
-    assert [each["odd"] for each in (counts.read, counts.refused, counts.memory, counts.crashed)] == [2, 2, 2, 4]
+    assert [each["odd"] for each in (counts.read, counts.refused, counts.memory, counts.crashed)] == [
+        2,
+        2,
+        2,
+        4,
+    ]
     assert len(counts.failures) == 6
 
 
@@ -83,7 +90,8 @@ def test_readers_attack_tells_how_a_read_ended_from_outside(monkeypatch):
 
 
 def hostile(path):
-    """Put the payload into every string of the document at `path` that may be any text; give what a report reads."""
+    """Put the payload into every string of the document at `path` that may be any text; give what a report
+    reads."""
     plain = document.parse(path.read_bytes())
     type_ = Observation if plain["schema"].startswith("dynotune.observation/") else type(api.load(path))
     for box, key in list(mutations.places(plain)):

@@ -1,4 +1,5 @@
-"""One of each case of the standing attack on the runtime, and what it would say of memory, hangs and errors."""
+"""One of each case of the standing attack on the runtime, and what it would say of memory, hangs and
+errors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ class Outcome(NamedTuple):
     files: dict[str, str]
 
 
-def attack(number: int, seed: int, *, first: int = 0, cases: list[str] = CASES, much_bytes: int = MUCH_BYTES) -> Counts:
+def attack(
+    number: int, seed: int, *, first: int = 0, cases: list[str] = CASES, much_bytes: int = MUCH_BYTES
+) -> Counts:
     """Run `number` programs bare and under dynotune.
 
     Args:
@@ -58,10 +60,14 @@ def attack(number: int, seed: int, *, first: int = 0, cases: list[str] = CASES, 
 def differences(odd: Odd, much_bytes: int) -> list[str]:
     """In what the run under dynotune was otherwise than the bare one."""
     with tempfile.TemporaryDirectory(prefix="transparent-") as folder:
-        bare, under = (_outcome(odd, Path(folder), much_bytes, launched=launched) for launched in (False, True))
+        bare, under = (
+            _outcome(odd, Path(folder), much_bytes, launched=launched) for launched in (False, True)
+        )
 
     def compared(value: object) -> object:
-        pattern = re.compile(rf"0x[0-9a-f]+|{odd.differs[0]}" if odd.differs[0] else "0x[0-9a-f]+", re.MULTILINE)
+        pattern = re.compile(
+            rf"0x[0-9a-f]+|{odd.differs[0]}" if odd.differs[0] else "0x[0-9a-f]+", re.MULTILINE
+        )
         return pattern.sub("", value.decode("latin-1")) if isinstance(value, bytes) else value
 
     return [
@@ -93,8 +99,14 @@ def _outcome(odd: Odd, folder: Path, much_bytes: int, *, launched: bool) -> Outc
             *words,
         ]
     shell = odd.shell.replace('"$1"', f'"{sys.executable}"')
-    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(state), "LANG": "C.UTF-8",
-           "TMPDIR": tempfile.gettempdir(), "TERM": "xterm", **odd.env}  # fmt: skip
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(state),
+        "LANG": "C.UTF-8",
+        "TMPDIR": tempfile.gettempdir(),
+        "TERM": "xterm",
+        **odd.env,
+    }
     command = ["bash", "-c", shell, "bash", *words]
     run = _on_a_terminal if odd.terminal else _on_pipes
     try:
@@ -113,7 +125,9 @@ def _on_pipes(command: list[str], stdin: bytes, cwd: Path, env: dict[str, str]) 
     return done.returncode, done.stdout, done.stderr
 
 
-def _on_a_terminal(command: list[str], stdin: bytes, cwd: Path, env: dict[str, str]) -> tuple[int, bytes, bytes]:
+def _on_a_terminal(
+    command: list[str], stdin: bytes, cwd: Path, env: dict[str, str]
+) -> tuple[int, bytes, bytes]:
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(cwd)

@@ -29,7 +29,13 @@ def evidence(id_="map-of-256-mb", **fields) -> Evidence:
 
 def compared(pairs=PAIRS) -> Evidence:
     run = fakes.of_run(
-        Comparison, id="c", candidate_settings=[], verdict="faster", pairs=pairs, num_pairs=len(pairs), max_pairs=8
+        Comparison,
+        id="c",
+        candidate_settings=[],
+        verdict="faster",
+        pairs=pairs,
+        num_pairs=len(pairs),
+        max_pairs=8,
     )
     return evidence("vector-not-loop", fair=[run, run])
 
@@ -117,7 +123,9 @@ def test_a_verdict_that_its_values_do_not_carry_is_refused_whatever_the_checksum
 
 
 def test_bundle_notes_evidence_of_another_program(whole, tmp_path):
-    file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(program="0" * 64, verdict="holds"))
+    file = edited(
+        whole, tmp_path, lambda plain: plain["evidence"][0].update(program="0" * 64, verdict="holds")
+    )
     assert read(file)[1] == ["map-of-256-mb: tested by another program"]
     file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(id="no-such-claim"))
     assert read(file)[1] == ["no-such-claim: not in this ledger"]
@@ -138,6 +146,10 @@ def test_only_settled_verdicts_flip():
         Evidence(id="b", verdict="undecided"),
         Evidence(id="c", verdict="holds"),
     ]
-    now = [Evidence(id="a", verdict="refuted"), Evidence(id="b", verdict="holds"), Evidence(id="c", verdict="failed")]
+    now = [
+        Evidence(id="a", verdict="refuted"),
+        Evidence(id="b", verdict="holds"),
+        Evidence(id="c", verdict="failed"),
+    ]
     changed = flipped(Bundle(version="1", facts={}, evidence=now), before)
     assert [(then.id, then.verdict, new.verdict) for then, new in changed] == [("a", "holds", "refuted")]

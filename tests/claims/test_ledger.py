@@ -30,7 +30,11 @@ def test_every_row_of_the_articles_is_one_claim():
 def test_every_claim_has_one_test_or_a_reason_why_none():
     for claim in all_claims():
         assert sum(map(bool, (claim.check, claim.compare, claim.untestable))) == 1, claim.id
-        assert claim.says and claim.source and (claim.fact or claim.read in ("true", "untestable", "conditional"))
+        assert (
+            claim.says
+            and claim.source
+            and (claim.fact or claim.read in ("true", "untestable", "conditional"))
+        )
 
 
 def test_enough_claims_can_be_tested_with_and_without_a_gpu():
@@ -43,7 +47,13 @@ def test_enough_claims_can_be_tested_with_and_without_a_gpu():
 def test_a_check_names_only_what_its_program_has(claim):
     known = _names(ast.parse((PROGRAMS / "check.py").read_text()))
     names = {node.id for node in ast.walk(ast.parse(claim.check)) if isinstance(node, ast.Name)}
-    assert names - known - {"torch", *dir(__builtins__), *__builtins__} <= {"a", "t", "stride", "free", "total"}
+    assert names - known - {"torch", *dir(__builtins__), *__builtins__} <= {
+        "a",
+        "t",
+        "stride",
+        "free",
+        "total",
+    }
 
 
 def _names(tree: ast.Module) -> set[str]:

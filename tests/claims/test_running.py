@@ -76,7 +76,10 @@ def test_without_a_gpu_what_needs_one_is_not_tested(spec):
     hidden = RunSpec(command=spec.command, cwd=spec.cwd, base=spec.base, env={"CUDA_VISIBLE_DEVICES": ""})
     for id_ in ("benchmark-takes-fastest", "cublas-variable-for-repeatable-results"):
         evidence = run(named([id_])[0], hidden, fakes.Watcher())
-        assert (evidence.verdict, evidence.seen) == ("not testable here", "there is no GPU that torch can use")
+        assert (evidence.verdict, evidence.seen) == (
+            "not testable here",
+            "there is no GPU that torch can use",
+        )
 
 
 def test_a_claim_is_compared_again_only_where_it_was_so(spec, monkeypatch):
@@ -86,7 +89,11 @@ def test_a_claim_is_compared_again_only_where_it_was_so(spec, monkeypatch):
         told.append(request)
         fate = fates[len(told) - 1]
         return fakes.of_run(
-            Comparison, id="c", candidate_settings=request.candidate, verdict=fate, command=request.run.command
+            Comparison,
+            id="c",
+            candidate_settings=request.candidate,
+            verdict=fate,
+            command=request.run.command,
         )
 
     monkeypatch.setattr(running.protocol, "compare", compare)

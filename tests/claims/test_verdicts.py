@@ -29,7 +29,9 @@ def on(verdict, **fields) -> Comparison:
 
 def verdict(fair, elsewhere=(), expects="faster") -> str:
     arms = TwoArms(settings=["env.A=1"], fair=["dense"], elsewhere=["conv"], expects=expects)
-    evidence = Evidence(id="one", verdict="failed", fair=list(map(on, fair)), elsewhere=list(map(on, elsewhere)))
+    evidence = Evidence(
+        id="one", verdict="failed", fair=list(map(on, fair)), elsewhere=list(map(on, elsewhere))
+    )
     return judged(claim(compare=arms), evidence).verdict
 
 
@@ -113,4 +115,6 @@ def test_verdict_holds_for_fewer_than_one_claim_in_a_hundred_when_settings_do_no
     found = [[of_nothing(noise), of_nothing(noise)] for _ in range(300)]
     holds = [verdict(fair).startswith("holds") for fair in found]
     assert sum(holds) <= 3
-    assert sum("faster" in fair for fair in found) <= 30, "a single comparison errs in fewer than one in twenty"
+    assert sum("faster" in fair for fair in found) <= 30, (
+        "a single comparison errs in fewer than one in twenty"
+    )

@@ -35,8 +35,8 @@ def step():
     time.sleep(0.01)
 """
 TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
-# Steps without torch, whose import is most of a small program, for tests whose subject is not the step. To be run with
-# MARKED.
+# Steps without torch, whose import is most of a small program, for tests whose subject is not the step. To be
+# run with MARKED.
 CALLS = """
 import time, dynotune
 def step():
@@ -113,7 +113,8 @@ class User:
 
 
 def has_typed(command: Sequence[str], *, cwd: Path, runs: Path) -> None:
-    """As if this user had begun a comparison on the command in the folder `cwd`, with its run folder below `runs`."""
+    """As if this user had begun a comparison on the command in the folder `cwd`, with its run folder below
+    `runs`."""
     folder = runs / "begun-before"
     folder.mkdir(parents=True)
     fields = {"id": folder.name, "command": list(command), "cwd": cwd, "candidate_settings": []}

@@ -80,7 +80,9 @@ def test_contradicting_settings_are_refused_before_anything_runs(user):
 )
 def test_an_option_out_of_range_is_refused_before_anything_runs(user, option):
     user.write("touches.py", "open('ran', 'w')")
-    assert user.types("compare", "env.A=1", option, "--no-sandbox", "--", PYTHON, "touches.py").returncode == 2
+    assert (
+        user.types("compare", "env.A=1", option, "--no-sandbox", "--", PYTHON, "touches.py").returncode == 2
+    )
     assert not (user.cwd / "ran").exists()
 
 
@@ -135,7 +137,9 @@ def test_asking_whether_an_output_can_be_written_leaves_nothing_and_changes_noth
 
 
 def test_a_recipe_that_could_not_be_left_in_this_folder_is_told_before_anything_runs(user):
-    user.cwd.joinpath("recipe.toml").symlink_to("nowhere/recipe.toml")  # as a folder that takes no file of this name
+    user.cwd.joinpath("recipe.toml").symlink_to(
+        "nowhere/recipe.toml"
+    )  # as a folder that takes no file of this name
     said(user.types("tune", "--", PYTHON, "x.py"), 2, "Cannot write recipe.toml", "--output")
 
 
@@ -164,7 +168,9 @@ def another_dynotune(user):
     ids=" ".join,
 )
 def test_a_command_that_is_not_found_waits_for_no_other_dynotune(user, another_dynotune, words):
-    user.write("recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n')
+    user.write(
+        "recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n'
+    )
     done = user.types(*words, "--", "pythn-of-nobody", "train.py")
     said(done, 2, "Command not found: pythn-of-nobody")
     assert "Waiting" not in done.stderr
@@ -186,11 +192,19 @@ def test_a_command_that_only_a_settings_own_path_finds_is_left_to_the_run(tmp_pa
 
 
 def test_a_command_that_is_not_found_is_told(user):
-    said(user.compares("--", "pythn-of-nobody", "train.py"), 2, "Command not found: pythn-of-nobody", "next: ")
+    said(
+        user.compares("--", "pythn-of-nobody", "train.py"), 2, "Command not found: pythn-of-nobody", "next: "
+    )
 
 
 def test_a_command_that_is_not_python_is_told(user):
-    said(user.compares("--", "/bin/echo", "hello"), 3, "No Python of this command began a record", "hello", "next: ")
+    said(
+        user.compares("--", "/bin/echo", "hello"),
+        3,
+        "No Python of this command began a record",
+        "hello",
+        "next: ",
+    )
 
 
 @pytest.mark.long
@@ -228,7 +242,9 @@ def test_a_command_that_a_signal_ends_says_which(user):
 
 @pytest.mark.long
 def test_a_command_that_hangs_ends_at_its_time_limit(user):
-    done = user.trains("import time, torch\nprint('waiting for data', flush=True)\ntime.sleep(1e6)", "--timeout", "6s")
+    done = user.trains(
+        "import time, torch\nprint('waiting for data', flush=True)\ntime.sleep(1e6)", "--timeout", "6s"
+    )
     said(done, 3, "in 6 s", "waiting for data", "--step-function")
 
 
@@ -240,19 +256,41 @@ def test_a_command_that_hangs_after_some_steps_is_told_so(user):
 
 @pytest.mark.long
 def test_a_command_without_steps_is_told_how_to_name_one(user):
-    said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-function", "dynotune.step()")
+    said(
+        user.trains("import torch\ntorch.ones(3).sum()"),
+        3,
+        "made no step",
+        "--step-function",
+        "dynotune.step()",
+    )
 
 
 @pytest.mark.long
 def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
     program = CALLS + "for _ in range(15):\n    step()\n"
-    said(user.trains(program), 3, "ends after 15 steps: too few to time 20 after 3", "next: ", "at least 23 steps")
+    said(
+        user.trains(program),
+        3,
+        "ends after 15 steps: too few to time 20 after 3",
+        "next: ",
+        "at least 23 steps",
+    )
 
 
 @pytest.mark.long
 def test_a_command_that_is_over_in_a_moment_is_refused(user):
     user.write("train.py", CALLS.replace("0.01)\n", "0)\n") + "for _ in range(40):\n    step()\n")
-    words = ["compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    words = [
+        "compare",
+        "env.A=1",
+        *MARKED,
+        "--no-lock",
+        "--run-dir",
+        str(user.runs),
+        "--",
+        PYTHON,
+        "train.py",
+    ]
     said(user.types(*words), 3, "too short to tell", "run longer")
 
 
@@ -262,9 +300,13 @@ def test_a_command_that_goes_on_in_the_background_is_told_so(user):
 
 
 def test_a_command_that_ends_before_its_work_in_the_background_is_told_so_also_after_some_steps(user):
-    some = "import os\nread, write = os.pipe()\nif os.fork():\n    os.read(read, 1)\n    os._exit(0)\n" + CALLS
+    some = (
+        "import os\nread, write = os.pipe()\nif os.fork():\n    os.read(read, 1)\n    os._exit(0)\n" + CALLS
+    )
     said(
-        user.trains(some + "for _ in range(3):\n    step()\nos.write(write, b'.')\nwhile True:\n    step()\n"),
+        user.trains(
+            some + "for _ in range(3):\n    step()\nos.write(write, b'.')\nwhile True:\n    step()\n"
+        ),
         3,
         "background",
     )
@@ -318,7 +360,9 @@ def test_an_interpreter_that_is_asked_to_stay_is_the_commands(user):
     assert user.types("compare", "--", PYTHON, "absent.py").returncode == 2
 
 
-@pytest.mark.parametrize("words", [["report"], ["recipe", "show"], ["diagnose", "--replay"], ["run", "--recipe"]])
+@pytest.mark.parametrize(
+    "words", [["report"], ["recipe", "show"], ["diagnose", "--replay"], ["run", "--recipe"]]
+)
 def test_subcommands_refuse_a_device_file_and_do_not_read_it_to_its_end(user, words):
     command = ["--", PYTHON, "x.py"] if words[0] == "run" else []
     done = user.types(*words, "/dev/zero", *command)

@@ -1,4 +1,5 @@
-"""Arguments, names of files, variables and output are bytes: a command has them as they are, and so do its records."""
+"""Arguments, names of files, variables and output are bytes: a command has them as they are, and so do its
+records."""
 
 from __future__ import annotations
 
@@ -67,7 +68,15 @@ def test_a_command_of_bytes_runs_and_is_recorded_byte_for_byte(elsewhere):
 
 @pytest.mark.long
 def test_a_comparison_of_bytes_is_shown_and_read_again(elsewhere):
-    words = ["compare", os.fsdecode(b"env.VALUE=\xe9"), *MARKED, "--run-dir", str(elsewhere.runs), "--json", "out.json"]
+    words = [
+        "compare",
+        os.fsdecode(b"env.VALUE=\xe9"),
+        *MARKED,
+        "--run-dir",
+        str(elsewhere.runs),
+        "--json",
+        "out.json",
+    ]
     command = [sys.executable, SCRIPT, WORD, "100000"]
     quick = ["--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock"]
     code, out, err = typed(elsewhere, *words, *quick, "--", *command)
@@ -100,7 +109,9 @@ def test_a_recipe_of_a_command_of_bytes_proves_that_command_again(elsewhere, mon
 @pytest.mark.long
 def test_a_diagnosis_of_a_command_of_bytes_is_made_and_made_again(elsewhere):
     command = [sys.executable, SCRIPT, WORD, "100000"]
-    code, out, err = typed(elsewhere, "diagnose", "--no-lock", "--run-dir", str(elsewhere.runs), "--", *command)
+    code, out, err = typed(
+        elsewhere, "diagnose", "--no-lock", "--run-dir", str(elsewhere.runs), "--", *command
+    )
     assert code == 0, err
     (observation,) = Path(elsewhere.runs).glob("*/observation.json")
     assert rb"$'arg\xff'" in out
@@ -125,11 +136,17 @@ def test_a_mistake_with_bytes_is_explained_in_characters_that_print(user, words)
 # States of the machine
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["knobs", "--json", "-"], ["--help"], ["explain", "launch-blocking-on"]])
+@pytest.mark.parametrize(
+    "words", [["doctor"], ["knobs", "--json", "-"], ["--help"], ["explain", "launch-blocking-on"]]
+)
 def test_an_output_that_takes_nothing_is_no_mistake_of_dynotunes(user, words):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "dynotune", *words], cwd=user.cwd, env=user.env, stdout=full, stderr=subprocess.PIPE
+            [sys.executable, "-m", "dynotune", *words],
+            cwd=user.cwd,
+            env=user.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
         )
     assert done.returncode == 3
     first, second = done.stderr.decode().splitlines()
@@ -140,7 +157,9 @@ def test_an_output_that_takes_nothing_is_no_mistake_of_dynotunes(user, words):
 def test_a_closed_output_is_no_mistake_of_dynotunes(user, closed):
     line = f'exec "$@" {closed}>&-'
     done = subprocess.run(
-        ["bash", "-c", line, "bash", sys.executable, "-m", "dynotune", "knobs"], env=user.env, capture_output=True
+        ["bash", "-c", line, "bash", sys.executable, "-m", "dynotune", "knobs"],
+        env=user.env,
+        capture_output=True,
     )
     assert done.returncode == 0 and b"mistake" not in done.stderr
 

@@ -1,4 +1,5 @@
-"""What the runs of a comparison find in their compile caches: a program that keeps something there, and looks."""
+"""What the runs of a comparison find in their compile caches: a program that keeps something there, and
+looks."""
 
 import pytest
 
@@ -10,7 +11,7 @@ caches = [pathlib.Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR",
 print("FOUND", sum(len(list(cache.iterdir())) for cache in caches), os.environ["A"], flush=True)
 for cache in caches:
     (cache / f"of-{os.getpid()}").touch()
-"""
+"""  # noqa: E501
 
 
 def found(user) -> dict[str, list[int]]:

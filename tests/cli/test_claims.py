@@ -51,7 +51,10 @@ def test_neither_claims_nor_all_is_refused(claims):
 
 
 def test_evidence_is_kept_gone_on_with_and_compared(claims, tmp_path):
-    file, options = tmp_path / "evidence.json", ("--python", sys.executable, "--output", tmp_path / "evidence.json")
+    file, options = (
+        tmp_path / "evidence.json",
+        ("--python", sys.executable, "--output", tmp_path / "evidence.json"),
+    )
     out, _ = claims("run", "map-of-256-mb", *options)
     assert "refuted" in out
     first = file.read_bytes()

@@ -33,7 +33,9 @@ while True:
 @pytest.mark.long
 def test_arguments_of_the_command_are_compared_by_the_sample(user):
     user.write("train.py", BY_BATCH)
-    done = user.compares("arg.batch=64", "--baseline", "arg.batch=32", "--", sys.executable, "train.py", "{batch}")
+    done = user.compares(
+        "arg.batch=64", "--baseline", "arg.batch=32", "--", sys.executable, "train.py", "{batch}"
+    )
     assert done.returncode == 0, done.stderr
     comparison = user.comparison()
     assert comparison["unit"] == "sample"
@@ -48,10 +50,17 @@ def test_arguments_of_the_command_are_compared_by_the_sample(user):
 def test_a_branch_is_compared_with_the_working_tree(user):
     if (reason := sandbox.available(user.cwd, user.runs / "any")) is not None:
         pytest.skip(f"no copy-on-write view here: {reason}")
-    user.write("train.py", CALLS + "import pace\nfor _ in range(100_000):\n    step()\n    time.sleep(pace.MORE_S)\n")
+    user.write(
+        "train.py", CALLS + "import pace\nfor _ in range(100_000):\n    step()\n    time.sleep(pace.MORE_S)\n"
+    )
     user.write("pace.py", "MORE_S = 0.0\n")
     git = ["git", "-C", str(user.cwd), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "Quick"], ["tag", "quick"]):
+    for words in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "-m", "Quick"],
+        ["tag", "quick"],
+    ):
         subprocess.run([*git, *words], check=True)
     user.write("pace.py", "MORE_S = 0.04\n")
     done = user.compares("git.ref=quick", *MARKED, "--", sys.executable, "train.py")
@@ -104,8 +113,13 @@ def test_comparison_shows_what_was_read_back_when_a_fused_optimizer_is_switched(
     groups = "fused of the optimizers' parameter groups"
     assert user.comparison()["within"]
     assert user.comparison()["readback"]["optimizer.fused"] == {
-        "knob": "optimizer.fused", "asked": "true", "found": "true", "witness": groups, "ok": True, "detail": "",
-    }  # fmt: skip
+        "knob": "optimizer.fused",
+        "asked": "true",
+        "found": "true",
+        "witness": groups,
+        "ok": True,
+        "detail": "",
+    }
     said = " ".join(done.stdout.split())
     assert f"While optimizer.fused=true was on, dynotune read true ({groups})." in said
     comparison = document.read(user.comparison_folder() / "comparison.json", Comparison)
@@ -136,8 +150,12 @@ def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user
         ("not-faster", "faster", 0), (None, "slower", 0),
     ],
 )  # fmt: skip
-def test_a_verdict_is_an_exit_code_only_where_that_is_asked_for(monkeypatch, tmp_path, fail_on, verdict, exit_code):
-    answer = of_run(Comparison, id="c", command=["true"], candidate_settings=[Setting("env.A", "1")], verdict=verdict)
+def test_a_verdict_is_an_exit_code_only_where_that_is_asked_for(
+    monkeypatch, tmp_path, fail_on, verdict, exit_code
+):
+    answer = of_run(
+        Comparison, id="c", command=["true"], candidate_settings=[Setting("env.A", "1")], verdict=verdict
+    )
     monkeypatch.setattr(comparing, "measure", lambda request, resume=None: answer)
     monkeypatch.chdir(tmp_path)
     asked = [] if fail_on is None else ["--fail-on", fail_on]

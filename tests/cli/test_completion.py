@@ -18,10 +18,13 @@ def asked(user, shell: str, line: str, **more: str) -> str:
     else:
         env |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     code = (
-        "import sys; from dynotune.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+        "import sys; from dynotune.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not "
+        "in sys.modules"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=user.env | env | more, cwd=user.cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=user.env | env | more, cwd=user.cwd, capture_output=True, text=True, timeout=120
+    )
     assert done.stderr == "", done.stderr
     return done.stdout
 

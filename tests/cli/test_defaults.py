@@ -20,7 +20,17 @@ def test_a_file_above_the_working_folder_sets_options_and_the_command_line_wins(
     (user.cwd / ".git").mkdir()
     user.write("dynotune.toml", f"[compare]\n{FEW}in-process = 'never'\nlock = false\n")
     user.write("train.py", CALL)
-    words = ("compare", "env.A=1", *MARKED, "--run-dir", str(user.runs), "--steps", "15", "--", sys.executable)
+    words = (
+        "compare",
+        "env.A=1",
+        *MARKED,
+        "--run-dir",
+        str(user.runs),
+        "--steps",
+        "15",
+        "--",
+        sys.executable,
+    )
     done = user.types(*words, str(user.cwd / "train.py"), cwd=_below(user))
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("From ")]
@@ -31,7 +41,17 @@ def test_a_file_above_the_working_folder_sets_options_and_the_command_line_wins(
 def test_quiet_says_nothing_beside_the_answer_and_changes_no_exit_code(user):
     user.write("dynotune.toml", f"[compare]\n{FEW}fail-on = 'not-faster'\n")
     user.write("train.py", CALL)
-    words = ("compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "-q", "--", sys.executable)
+    words = (
+        "compare",
+        "env.A=1",
+        *MARKED,
+        "--no-lock",
+        "--run-dir",
+        str(user.runs),
+        "-q",
+        "--",
+        sys.executable,
+    )
     done = user.types(*words, "train.py")
     assert done.returncode == (user.comparison()["verdict"] != "faster")
     assert done.stderr == "" and "verdict" in done.stdout
@@ -43,7 +63,9 @@ def test_quiet_stands_before_the_subcommand_too_and_errors_are_said(user):
 
 
 def test_a_table_of_pyproject_does_the_same(tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.dynotune.startup.time]\nblocks = 3\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'x'\n[tool.dynotune.startup.time]\nblocks = 3\n"
+    )
     found, told = defaults.of_project(tmp_path, cli._parser(["startup"]), ["startup", "time"])
     assert found == {"startup": {"time": {"blocks": "3"}}} and "--blocks 3" in told
 
@@ -128,11 +150,39 @@ def test_accepted_defaults_are_neither_commands_nor_places():
             command = waiting.pop()
             waiting.extend(getattr(command, "commands", {}).values())
             flags = {(flag, param.metavar) for param in command.params for flag in param.opts}
-            taken |= {flag for flag, metavar in flags if flag in defaults.ACCEPTED and "FILE" not in (metavar or "")}
+            taken |= {
+                flag for flag, metavar in flags if flag in defaults.ACCEPTED and "FILE" not in (metavar or "")
+            }
     assert taken == defaults.ACCEPTED
-    assert not taken & {"--set", "--baseline", "--try", "--values", "--recipe", "--python", "--metric", "--on-alert"}
-    assert not taken & {"--allow", "--allow-run", "--trust", "--force", "--sandbox", "--step-function", "--ray"}
-    assert not taken & {"--json", "--output", "--report", "--html", "--run-dir", "--caches", "--serve", "--storage"}
+    assert not taken & {
+        "--set",
+        "--baseline",
+        "--try",
+        "--values",
+        "--recipe",
+        "--python",
+        "--metric",
+        "--on-alert",
+    }
+    assert not taken & {
+        "--allow",
+        "--allow-run",
+        "--trust",
+        "--force",
+        "--sandbox",
+        "--step-function",
+        "--ray",
+    }
+    assert not taken & {
+        "--json",
+        "--output",
+        "--report",
+        "--html",
+        "--run-dir",
+        "--caches",
+        "--serve",
+        "--storage",
+    }
 
 
 def _below(user):

@@ -149,7 +149,9 @@ def recorded(tmp_path):
     """A program that waits 2% of its steps for its loader: a finding of low severity."""
     here = Place("train.py(9): main")
     told = attribution(loss("loader-bound", 0.02, where=here), input=0.02)
-    seen = observed(attributed=told, timed=timing(), loaders=[Loader(name="DataLoader", dataset="x", place=here)])
+    seen = observed(
+        attributed=told, timed=timing(), loaders=[Loader(name="DataLoader", dataset="x", place=here)]
+    )
     path = tmp_path / "observation.json"
     path.write_bytes(msgspec.json.encode(seen))
     return path

@@ -20,7 +20,9 @@ PYTHON = sys.executable
 def small_disk(user):
     """A disk of a few pages below the run folder."""
     user.runs.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(user.runs)], capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(user.runs)], capture_output=True
+    )
     if done.returncode:
         pytest.skip("this machine lets nobody mount")
     yield user.runs
@@ -60,7 +62,17 @@ def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
 
     user.write("train.py", CALL)
-    words = ["compare", "env.A=1", *MARKED, "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    words = [
+        "compare",
+        "env.A=1",
+        *MARKED,
+        "--no-lock",
+        "--run-dir",
+        str(user.runs),
+        "--",
+        PYTHON,
+        "train.py",
+    ]
     done = user.types(*words, preexec_fn=limit)
     said(done, 3, "--run-dir")
 
@@ -81,7 +93,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["full", *(pytest.param(each, marks=pytest.mark.long) for each in ("read-only", "a file"))])
+@pytest.fixture(
+    params=["full", *(pytest.param(each, marks=pytest.mark.long) for each in ("read-only", "a file"))]
+)
 def no_room(request, user, small_disk):
     """A folder for runs that takes none."""
     subprocess.run(["sh", "-c", RECORDLESS[request.param].format(runs=user.runs)], check=False)
@@ -106,7 +120,9 @@ def test_settings_inside_the_process_hold_where_its_record_cannot_be_kept(user, 
     words = ["--set", "loader.num_workers=2", "--run-dir", str(no_room), "--", PYTHON, "-c", HAS_TWO_WORKERS]
     done = user.types("run", *words)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
-    assert [line for line in done.stderr.splitlines() if "nothing is recorded" in line] == done.stderr.splitlines()
+    assert [
+        line for line in done.stderr.splitlines() if "nothing is recorded" in line
+    ] == done.stderr.splitlines()
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -152,7 +168,9 @@ def test_a_command_runs_unrecorded_where_the_state_folder_is_another_users(user,
     ids=" ".join,
 )
 def test_nothing_is_measured_or_made_where_the_state_folder_is_another_users(user, anothers_state, words):
-    user.write("recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n')
+    user.write(
+        "recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n'
+    )
     done = user.types(*words, "--", PYTHON, "-c", "open('ran', 'w')")
     assert done.returncode == 3, done.stderr
     assert f"{anothers_state} belongs to another user" in done.stderr
@@ -255,7 +273,9 @@ def test_a_record_that_the_program_overwrites_is_refused(user):
 @pytest.mark.long
 def test_a_record_that_the_program_damages_does_not_change_how_a_run_ends(user):
     program = (
-        CALLS + DAMAGES + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"
+        CALLS
+        + DAMAGES
+        + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"
     )
     user.write("train.py", program + "os._exit(7)")
     done = user.types("run", "--run-dir", str(user.runs), "--", PYTHON, "train.py")

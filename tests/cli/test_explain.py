@@ -18,7 +18,13 @@ def explains(capsys, *argv: str, exit_code: int = 0) -> tuple[str, str]:
 def test_a_finding_is_explained(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     out, _ = explains(capsys, "launch-blocking-on")
-    for shown in ("wait for the end of every kernel", "sees", "costs", "wrong when", "env.CUDA_LAUNCH_BLOCKING=@unset"):
+    for shown in (
+        "wait for the end of every kernel",
+        "sees",
+        "costs",
+        "wrong when",
+        "env.CUDA_LAUNCH_BLOCKING=@unset",
+    ):
         assert shown in out
 
 

@@ -43,7 +43,9 @@ def at_import(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
             yield from ((statement.lineno, alias.name) for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
             yield statement.lineno, statement.module or ""
-        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and not _is_for_types(statement):
+        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and not _is_for_types(
+            statement
+        ):
             for part in ("body", "orelse", "finalbody"):
                 yield from at_import(getattr(statement, part, []))
             for handler in getattr(statement, "handlers", []):

@@ -15,7 +15,8 @@ from .conftest import CALL, DEADLINE_S, MARKED, QUICK, until
 from .test_bad_input import said
 
 PYTHON = sys.executable
-# Goes on until it is told that it may not begin again; then it hangs, so that a test can find it in the middle.
+# Goes on until it is told that it may not begin again; then it hangs, so that a test can find it in the
+# middle.
 HANGS_LATER = "import os, pathlib\nrun = os.environ['DYNOTUNE_RUN']\n" + CALL.replace(
     "for _",
     "import time\nwhile pathlib.Path(run).name.startswith('002') and pathlib.Path('hang').exists():\n"
@@ -112,7 +113,9 @@ def test_an_interrupt_after_the_commands_end_does_not_change_how_run_ends(user, 
     """The record is written into a pipe: that takes as long as the test wants."""
     user.write("ends.py", "import os\nos._exit(7)")
     os.mkfifo(fifo := tmp_path / "pipe.json")
-    with user.start("run", "--run-dir", str(user.runs), "--json", str(fifo), "--", PYTHON, "ends.py") as process:
+    with user.start(
+        "run", "--run-dir", str(user.runs), "--json", str(fifo), "--", PYTHON, "ends.py"
+    ) as process:
         # Opens once dynotune writes it: the command is over by then.
         with fifo.open("rb") as record:
             os.kill(process.pid, signal.SIGINT)
@@ -158,7 +161,8 @@ runpy.run_module("dynotune", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    ("module", "code"), [("dynotune.cli", -signal.SIGINT), ("dynotune.cli.run", 130), ("dynotune.launch", 130)]
+    ("module", "code"),
+    [("dynotune.cli", -signal.SIGINT), ("dynotune.cli.run", 130), ("dynotune.launch", 130)],
 )
 def test_an_interrupt_while_dynotune_is_imported_ends_it_without_a_traceback(module, code):
     script = INTERRUPTED_IN_AN_IMPORT.replace("MODULE", repr(module))

@@ -25,7 +25,9 @@ import json, os, pathlib
 run = pathlib.Path(os.environ["DYNOTUNE_RUN"])
 (run / "cores").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
 """
-needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a lane needs a core of its own")
+needs_two_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="a lane needs a core of its own"
+)
 
 
 @pytest.fixture
@@ -37,10 +39,19 @@ def compare(user, monkeypatch):
     def compare(program, watcher, **fields):
         user.write("train.py", program)
         usual = {
-            "command": [PYTHON, "train.py"], "cwd": user.cwd, "base": user.runs, "env": user.env, "seed": 0,
-            "step_function": "dynotune.step", "warmup_steps": 3, "window_steps": 20, "lock": False, "lanes": 2,
-            "candidate": [Setting("env.A", "1")], "max_pairs": 4,
-        }  # fmt: skip
+            "command": [PYTHON, "train.py"],
+            "cwd": user.cwd,
+            "base": user.runs,
+            "env": user.env,
+            "seed": 0,
+            "step_function": "dynotune.step",
+            "warmup_steps": 3,
+            "window_steps": 20,
+            "lock": False,
+            "lanes": 2,
+            "candidate": [Setting("env.A", "1")],
+            "max_pairs": 4,
+        }
         return protocol.compare(of_run(CompareRequest, **(usual | fields)), watcher)
 
     return compare
@@ -80,20 +91,32 @@ def test_a_program_that_fails_in_its_lane_is_compared_one_run_after_another(comp
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_an_arm_that_fails_in_its_lane_is_the_answer(compare, objective):
     failing = (
-        "import os\nif os.environ.get('A') and 'pilot' not in os.environ['DYNOTUNE_RUN']:\n    raise SystemExit(7)\n"
+        "import os\nif os.environ.get('A') and 'pilot' not in os.environ['DYNOTUNE_RUN']:\n    raise "
+        "SystemExit(7)\n"
     )
     comparison = compare(failing + CALL, Watcher(), objective=objective)
     assert comparison.failed is not None
     assert (comparison.failed.arm, comparison.failed.exit_code) == ("candidate", 7)
 
 
-@pytest.mark.parametrize(("words", "said"), [("999", "too few for 999 lanes"), ("none", "not a number of lanes")])
+@pytest.mark.parametrize(
+    ("words", "said"), [("999", "too few for 999 lanes"), ("none", "not a number of lanes")]
+)
 def test_lanes_that_there_are_not_are_refused_before_anything_runs(user, words, said):
     user.write("train.py", CALL)
     for command in ("compare", "tune"):
         settings = ["env.A=1"] if command == "compare" else []
         done = user.types(
-            command, *settings, "--lanes", words, "--run-dir", str(user.runs), *MARKED, "--", PYTHON, "train.py"
+            command,
+            *settings,
+            "--lanes",
+            words,
+            "--run-dir",
+            str(user.runs),
+            *MARKED,
+            "--",
+            PYTHON,
+            "train.py",
         )
         assert done.returncode == 2
         assert said in done.stderr

@@ -1,4 +1,5 @@
-"""Commands that start the program for somebody: what `docs/guides/launchers.md` says was tried is tried here."""
+"""Commands that start the program for somebody: what `docs/guides/launchers.md` says was tried is tried
+here."""
 
 from __future__ import annotations
 
@@ -71,7 +72,16 @@ def launched(user):
 
     def launched(*command: str) -> Observation:
         told = user.types(
-            "diagnose", "--run-dir", str(user.runs), "--warmup", "3", "--steps", "10", "--no-lock", "--", *command
+            "diagnose",
+            "--run-dir",
+            str(user.runs),
+            "--warmup",
+            "3",
+            "--steps",
+            "10",
+            "--no-lock",
+            "--",
+            *command,
         )
         assert told.returncode == 0, told.stderr
         (file,) = user.runs.glob("*/observation.json")
@@ -89,7 +99,9 @@ def steps(observation) -> list[int]:
     [
         pytest.param(["python", "-m", "train"], id="module"),
         pytest.param(["bash", "-c", "OMP_NUM_THREADS=1 python train.py"], id="shell", marks=pytest.mark.long),
-        pytest.param(["env", "A=1", "nice", "-n", "5", "python", "train.py"], id="wrappers", marks=pytest.mark.long),
+        pytest.param(
+            ["env", "A=1", "nice", "-n", "5", "python", "train.py"], id="wrappers", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_module_a_shell_and_wrappers_are_looked_through(user, launched, command):
@@ -128,7 +140,9 @@ def test_uv_run_is_looked_through(user, launched):
     if shutil.which("uv", path=user.env["PATH"]) is None:
         pytest.skip("uv is not installed")
     user.write("train.py", TRAIN)
-    assert steps(launched("uv", "run", "--offline", "--no-project", "--python", sys.executable, "train.py")) == [10]
+    assert steps(
+        launched("uv", "run", "--offline", "--no-project", "--python", sys.executable, "train.py")
+    ) == [10]
 
 
 @pytest.mark.long
@@ -172,5 +186,7 @@ def test_the_job_for_kubernetes_is_one_and_its_volumes_are_there():
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
     assert container["args"][0] == "diagnose" and "--" in container["args"]

@@ -1,4 +1,5 @@
-"""What a machine may refuse: processes, memory, the working directory. Each ends with what it was, and none with 70."""
+"""What a machine may refuse: processes, memory, the working directory. Each ends with what it was, and none
+with 70."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def limited(what, most):
 
 @pytest.fixture
 def few_processes(user):
-    """`few_processes(most, *words)`: dynotune by a user who may have so many processes, and may read all files."""
+    """`few_processes(most, *words)`: dynotune by a user who may have so many processes, and may read all
+    files."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv: the limit does not hold for root")
     may_read = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
@@ -35,7 +37,9 @@ def few_processes(user):
     def types(most, *words):
         command = [*become, PYTHON, "-m", "dynotune", *words]
         limit = limited(resource.RLIMIT_NPROC, most)
-        return subprocess.run(command, cwd=user.cwd, env=user.env, capture_output=True, text=True, preexec_fn=limit)
+        return subprocess.run(
+            command, cwd=user.cwd, env=user.env, capture_output=True, text=True, preexec_fn=limit
+        )
 
     return types
 
@@ -43,7 +47,9 @@ def few_processes(user):
 @pytest.mark.parametrize("most", [1, *(pytest.param(most, marks=pytest.mark.long) for most in (2, 3))])
 def test_too_few_processes_are_named_and_are_no_interruption(most, few_processes, user):
     user.write("train.py", CALL)
-    trains = f"exec {PYTHON} train.py"  # what may read all files may not be asked whether it may start this one
+    trains = (
+        f"exec {PYTHON} train.py"  # what may read all files may not be asked whether it may start this one
+    )
     done = few_processes(most, *WORDS, *MARKED, "--run-dir", str(user.runs), "--", "/bin/sh", "-c", trains)
     said(done, 3, "ulimit -u")
     assert "interrupted" not in done.stderr
@@ -66,12 +72,20 @@ def test_too_little_address_space_is_named_before_anything_hangs(mebibytes, user
 
 def test_a_run_needs_no_more_address_space_than_its_command(user):
     done = user.types(
-        "run", "--run-dir", str(user.runs), "--", "/bin/echo", "1", preexec_fn=limited(resource.RLIMIT_AS, 150 << 20)
+        "run",
+        "--run-dir",
+        str(user.runs),
+        "--",
+        "/bin/echo",
+        "1",
+        preexec_fn=limited(resource.RLIMIT_AS, 150 << 20),
     )
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
-@pytest.mark.parametrize("words", [("run", "--", "true"), (*WORDS, "--", "true"), ("doctor",), ("startup", "scan")])
+@pytest.mark.parametrize(
+    "words", [("run", "--", "true"), (*WORDS, "--", "true"), ("doctor",), ("startup", "scan")]
+)
 def test_a_working_directory_that_is_gone_is_said(words, user):
     done = user.types(*words, preexec_fn=user.cwd.rmdir)
     said(done, 3, "The working directory is gone", "next: ")

@@ -74,7 +74,9 @@ def test_a_wrong_command_line_exits_with_2(capsys, argv):
         (UsageError("No knob is called x.", hint="Did you mean y?"), 2),
         (CannotRunHere("There is no GPU.", hint="Run it where there is one."), 3),
         (
-            CommandFailed("The command failed.", hint="Mend it.", command_exit_code=7, last_lines=("Boom", "[b]")),
+            CommandFailed(
+                "The command failed.", hint="Mend it.", command_exit_code=7, last_lines=("Boom", "[b]")
+            ),
             4,
         ),
     ],

@@ -117,7 +117,9 @@ def test_values_are_settings_of_the_argument():
 
 
 def test_a_program_without_a_device_has_no_memory_to_account_for(user):
-    user.write("train.py", "import torch\nnet = torch.nn.Linear(8, 8)\nwhile True:\n    net(torch.ones(1, 8))\n")
+    user.write(
+        "train.py", "import torch\nnet = torch.nn.Linear(8, 8)\nwhile True:\n    net(torch.ones(1, 8))\n"
+    )
     done = user.types("memory", "--no-lock", "--run-dir", str(user.runs), "--", sys.executable, "train.py")
     assert done.returncode == 3
     assert "the program uses no CUDA device" in done.stderr
@@ -125,12 +127,18 @@ def test_a_program_without_a_device_has_no_memory_to_account_for(user):
 
 def test_memory_that_runs_out_is_explained(user):
     said = (
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.06 GiB is "
-        "free. Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the allocated memory "
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
+        "1.06 GiB is "
+        "free. Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the allocated "
+        "memory "
         "70.00 GiB is allocated by PyTorch, and 3.50 GiB is reserved by PyTorch but unallocated."
     )
     user.write("train.py", f"import torch\nraise torch.OutOfMemoryError({said!r})\n")
     done = user.types("memory", "--no-lock", "--run-dir", str(user.runs), "--", sys.executable, "train.py")
     assert done.returncode == 4
-    for part in ("2.00 GiB more was asked for", "70.00 GiB in live tensors", "3.50 GiB reserved but free only in"):
+    for part in (
+        "2.00 GiB more was asked for",
+        "70.00 GiB in live tensors",
+        "3.50 GiB reserved but free only in",
+    ):
         assert part in done.stderr.replace("\n", " ")

@@ -1,4 +1,5 @@
-"""Mistakes made on purpose: each is told in at most four lines, with what happened, why, and what to do next."""
+"""Mistakes made on purpose: each is told in at most four lines, with what happened, why, and what to do
+next."""
 
 from __future__ import annotations
 
@@ -18,14 +19,39 @@ MARKED = "--step-function dynotune.step --no-lock"
 # What is typed, the exit code, what the error names, what the next step names.
 TYPED = {
     "no dashes": ("diagnose python train.py", 2, "two dashes", "dynotune diagnose -- python train.py"),
-    "no subcommand": ("train.py --batch 3", 2, "two dashes", "dynotune diagnose -- python train.py --batch 3"),
+    "no subcommand": (
+        "train.py --batch 3",
+        2,
+        "two dashes",
+        "dynotune diagnose -- python train.py --batch 3",
+    ),
     "a subcommand misspelt": ("diagnos -- python train.py", 2, "diagnos", "dynotune --help"),
     "an option misspelt": ("diagnose --step 3 -- python train.py", 2, "--steps", "dynotune diagnose --help"),
     "an option without its value": ("compare env.A=1 --json", 2, "--json", "dynotune compare --help"),
-    "a knob misspelt": ("compare loader.num_worker=4 -- python train.py", 2, "num_worker", "loader.num_workers"),
-    "a knob without a value": ("compare loader.num_workers -- python train.py", 2, "no value", "num_workers=VALUE"),
-    "a value of the wrong kind": ("compare loader.num_workers=many -- python train.py", 2, "many", "whole number"),
-    "nothing to compare": ("compare -- python train.py", 2, "no setting", "dynotune compare loader.num_workers=4 --"),
+    "a knob misspelt": (
+        "compare loader.num_worker=4 -- python train.py",
+        2,
+        "num_worker",
+        "loader.num_workers",
+    ),
+    "a knob without a value": (
+        "compare loader.num_workers -- python train.py",
+        2,
+        "no value",
+        "num_workers=VALUE",
+    ),
+    "a value of the wrong kind": (
+        "compare loader.num_workers=many -- python train.py",
+        2,
+        "many",
+        "whole number",
+    ),
+    "nothing to compare": (
+        "compare -- python train.py",
+        2,
+        "no setting",
+        "dynotune compare loader.num_workers=4 --",
+    ),
     "twice the same": ("compare env.A=1 --baseline env.A=1 -- python train.py", 2, "the same", "For example"),
     "one knob twice": ("compare env.A=1 env.A=2 -- python train.py", 2, "both set env.A", "one of them"),
     "no command": ("diagnose --", 2, "no command", "-- python train.py"),
@@ -36,18 +62,48 @@ TYPED = {
     "a time that is none": ("tune --budget soon -- python train.py", 2, "soon", "--budget 90s"),
     "too many pairs": ("compare env.A=1 --pairs 200 -- python train.py", 2, "48", "dynotune compare --help"),
     "a word that is none of these": ("diagnose --fail-on critical -- python train.py", 2, "critical", "high"),
-    "a recipe that is not there": ("run --recipe nothing.toml -- python train.py", 3, "nothing.toml", "dynotune tune"),
+    "a recipe that is not there": (
+        "run --recipe nothing.toml -- python train.py",
+        3,
+        "nothing.toml",
+        "dynotune tune",
+    ),
     "a recipe that is damaged": ("run --recipe train.py -- python train.py", 3, "not TOML", "Make it again"),
     "a report of nothing": ("report nothing", 2, "nothing", "Name a folder"),
     "a trace that is not there": ("trace nothing.json", 2, "nothing.json", "Name a trace"),
     "a trace that is none": ("trace empty.json", 2, "no trace", "torch.profiler"),
-    "a snapshot given to trace": ("trace snapshot.pickle", 2, "snapshot of memory", "dynotune memory snapshot.pickle"),
-    "a folder that takes no records": ("diagnose --run-dir /proc/x -- python train.py", 3, "/proc/x", "--run-dir"),
-    "a file that cannot be written": ("compare env.A=1 --json /nowhere/x -- python train.py", 2, "/nowhere", "--json"),
-    "a placeholder that is not there": ("compare arg.n=1 --baseline arg.n=2 -- python train.py", 2, "{n}", ""),
+    "a snapshot given to trace": (
+        "trace snapshot.pickle",
+        2,
+        "snapshot of memory",
+        "dynotune memory snapshot.pickle",
+    ),
+    "a folder that takes no records": (
+        "diagnose --run-dir /proc/x -- python train.py",
+        3,
+        "/proc/x",
+        "--run-dir",
+    ),
+    "a file that cannot be written": (
+        "compare env.A=1 --json /nowhere/x -- python train.py",
+        2,
+        "/nowhere",
+        "--json",
+    ),
+    "a placeholder that is not there": (
+        "compare arg.n=1 --baseline arg.n=2 -- python train.py",
+        2,
+        "{n}",
+        "",
+    ),
     "a resumption of nothing": ("compare --resume nothing", 2, "nothing", ""),
     "an explanation of nothing": ("explain zzzzzz", 2, "zzzzzz", "dynotune explain"),
-    "another machine's file missing": ("doctor --baseline nothing.json", 2, "nothing.json", "dynotune doctor --json"),
+    "another machine's file missing": (
+        "doctor --baseline nothing.json",
+        2,
+        "nothing.json",
+        "dynotune doctor --json",
+    ),
     "a placeholder of one batch": (
         "memory --values arg.n=8 -- python train.py {n}",
         2,
@@ -119,7 +175,9 @@ def has_a_mistake(user) -> str:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_mistakes_of_a_program_are_told_by_its_own_last_lines(user, mistake: Callable[..., str], code: int, what: str):
+def test_mistakes_of_a_program_are_told_by_its_own_last_lines(
+    user, mistake: Callable[..., str], code: int, what: str
+):
     subcommand, *words = shlex.split(mistake(user))
     told = user.types(subcommand, "--run-dir", str(user.runs), *words)
     assert told.returncode == code, told.stderr

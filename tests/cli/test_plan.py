@@ -65,7 +65,8 @@ def test_a_model_of_fixed_sizes_is_built_without_shapes(plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["shapes.json", "--", "python"], ["shapes.json", "--shapes", "x:1x8"], ["shapes.json", "--onnx"]]
+    "words",
+    [[], ["shapes.json", "--", "python"], ["shapes.json", "--shapes", "x:1x8"], ["shapes.json", "--onnx"]],
 )
 def test_shapes_come_from_one_place(plan, words):
     code, out, err = plan(*words)
@@ -76,7 +77,13 @@ def test_shapes_come_from_one_place(plan, words):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"num": 0}, {"num": -1}, {"shapes": {"x": [-1, 8]}}, {"shapes": {"x": [2**31, 8]}}, {"shapes": {"x": "8"}}],
+    [
+        {"num": 0},
+        {"num": -1},
+        {"shapes": {"x": [-1, 8]}},
+        {"shapes": {"x": [2**31, 8]}},
+        {"shapes": {"x": "8"}},
+    ],
 )
 def test_shapes_that_cannot_be_are_refused(plan, tmp_path, damage):
     (tmp_path / "bad.json").write_text(json.dumps({**SHAPES, "calls": [{**CALLS[0], **damage}]}))

@@ -84,7 +84,9 @@ def measured(monkeypatch):
         return Comparison(id="c", run=request.run.recorded, candidate_settings=request.candidate, **answer)
 
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr("dynotune.measure.live.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"})
+    monkeypatch.setattr(
+        "dynotune.measure.live.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"}
+    )
     return asked, answer
 
 
@@ -94,13 +96,20 @@ def measured(monkeypatch):
 def test_a_recipe_is_shown_with_its_proofs(types):
     code, out, _ = types("show", "recipe.toml")
     assert code == 0
-    for text in ("python train.py --batch 32", "1.420× (1.38× to 1.47×), 8 pairs", "loader.num_workers=4", "1.300×"):
+    for text in (
+        "python train.py --batch 32",
+        "1.420× (1.38× to 1.47×), 8 pairs",
+        "loader.num_workers=4",
+        "1.300×",
+    ):
         assert text in out
     assert "ablated, 6 pairs" in out and "sampling" in out and "torch  1.0.0" in out
 
 
 def test_recipe_show_marks_settings_that_run_would_refuse(types):
-    code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.LD_PRELOAD" ='))
+    code, out, _ = types(
+        "show", "recipe.toml", recipe=RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.LD_PRELOAD" =')
+    )
     assert code == 0 and "foreign code" in out and out.count("refused") == 2
 
 
@@ -124,9 +133,15 @@ def test_a_recipe_as_json_is_its_table(types, tmp_path):
 @pytest.mark.parametrize("words", [("show",), ("verify",), ("export", "--format", "shell")])
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("[recipe]\nschema = 'dynotune.recipe/9'\n", "dynotune.recipe/9"), ("\0", "is not TOML"), ("x", "is not TOML")],
+    [
+        ("[recipe]\nschema = 'dynotune.recipe/9'\n", "dynotune.recipe/9"),
+        ("\0", "is not TOML"),
+        ("x", "is not TOML"),
+    ],
 )
-def test_recipe_subcommands_refuse_a_file_that_is_no_recipe_and_leave_it_alone(types, tmp_path, words, text, error):
+def test_recipe_subcommands_refuse_a_file_that_is_no_recipe_and_leave_it_alone(
+    types, tmp_path, words, text, error
+):
     (tmp_path / "recipe.toml").write_text(text)
     assert types(words[0], "recipe.toml", *words[1:])[0] == 3
     assert error in types(words[0], "recipe.toml", *words[1:])[2]
@@ -161,7 +176,10 @@ def test_a_recipe_that_is_not_met_again_is_a_gate_that_says_no(types, measured, 
     code, out, _ = types("verify", "recipe.toml", "--json", "v.json", "--", PYTHON, "train.py")
     assert code == 1 and f"recipe    {text}" in out
     written = msgspec.json.decode((tmp_path / "v.json").read_bytes())
-    assert written["outcome"].replace("-", " ") == text and written["comparison"]["verdict"] == measured[1]["verdict"]
+    assert (
+        written["outcome"].replace("-", " ") == text
+        and written["comparison"]["verdict"] == measured[1]["verdict"]
+    )
     assert written["differs"] == ["command differs: --batch 32 where it was proved, nothing here"]
 
 
@@ -198,7 +216,9 @@ def test_a_command_that_its_user_has_not_typed_here_is_not_run(types, measured, 
 
 def test_a_recipe_without_a_command_asks_for_one(types, measured):
     code, _, err = types(
-        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/2"\n[settings]\nenv.OMP_SCHEDULE = 1\n'
+        "verify",
+        "recipe.toml",
+        recipe='[recipe]\nschema = "dynotune.recipe/2"\n[settings]\nenv.OMP_SCHEDULE = 1\n',
     )
     assert code == 2 and "dynotune recipe verify recipe.toml -- " in err
     assert measured[0] == []
@@ -207,7 +227,11 @@ def test_a_recipe_without_a_command_asks_for_one(types, measured):
 @pytest.mark.parametrize(
     ("text", "code", "error"),
     [
-        (RECIPE.replace('"loader.num_workers"', '"loader.num_worker"', 1), 2, "Did you mean loader.num_workers"),
+        (
+            RECIPE.replace('"loader.num_workers"', '"loader.num_worker"', 1),
+            2,
+            "Did you mean loader.num_workers",
+        ),
         (
             RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.PYTHONHOME" =').replace('"loader.num', "#", 1),
             2,
@@ -305,7 +329,11 @@ def test_a_strict_run_refuses_before_the_command_starts(user, run):
 
 def proved_here(user: User) -> str:
     """A recipe that was proved on this machine, with the command that `run` starts."""
-    facts = {**probe.host.facts(), **probe.nvml.facts(user.env), **probe.torch_build.ask(PYTHON, user.cwd, user.env)}
+    facts = {
+        **probe.host.facts(),
+        **probe.nvml.facts(user.env),
+        **probe.torch_build.ask(PYTHON, user.cwd, user.env),
+    }
     command = ["python3", "/x/train.py", "--batch", "64"]
     path = user.write("proved.toml", RECIPE.replace('"loader.num_workers" = 4\n', "").replace('"32"', '"64"'))
     recipes.write(path, msgspec.structs.replace(recipes.read(path), facts=facts_to_keep(facts, command)))
@@ -318,7 +346,12 @@ def test_strict_run_goes_on_when_everything_is_as_it_was_proved(user, run):
     assert (done.returncode, done.stdout) == (0, "it is 1\n")
     assert "recipe.toml" not in done.stderr, "nothing differs"
     done = run("--strict", recipe=proved.replace('OMP_SCHEDULE" = "1"', 'OMP_SCHEDULE" = "2"'))
-    said(done, 3, "env.OMP_SCHEDULE=2 is unproved", f"recipe verify recipe.toml -- {PYTHON} train.py --batch 64;")
+    said(
+        done,
+        3,
+        "env.OMP_SCHEDULE=2 is unproved",
+        f"recipe verify recipe.toml -- {PYTHON} train.py --batch 64;",
+    )
     assert done.stdout == ""
 
 

@@ -56,7 +56,9 @@ def test_without_a_path_it_is_the_last_run_that_has_a_report(capsys, tmp_path, m
     for name in ("20260101-000000-000-aa", "20260102-000000-000-aa", "20260103-000000-000-aa"):
         (runs / name).mkdir(parents=True)
     write(runs / "20260101-000000-000-aa" / "study.json", studies.rich())
-    write(runs / "20260102-000000-000-aa" / "study.json", msgspec.structs.replace(studies.rich(), recipe=None))
+    write(
+        runs / "20260102-000000-000-aa" / "study.json", msgspec.structs.replace(studies.rich(), recipe=None)
+    )
     _, err = report(capsys)
     assert "20260102-000000-000-aa" in err.replace("\n", "")
     assert (runs / "20260102-000000-000-aa" / "report.html").exists()
@@ -126,8 +128,12 @@ def test_of_a_trace_there_is_no_page(capsys, tmp_path, option):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize(("made", "told"), [(answers.comparison, "1.42× faster"), (answers.diagnosis, "61% of it")])
-def test_of_a_comparison_and_a_diagnosis_a_page_and_markdown_are_written_where_asked(capsys, tmp_path, made, told):
+@pytest.mark.parametrize(
+    ("made", "told"), [(answers.comparison, "1.42× faster"), (answers.diagnosis, "61% of it")]
+)
+def test_of_a_comparison_and_a_diagnosis_a_page_and_markdown_are_written_where_asked(
+    capsys, tmp_path, made, told
+):
     write(tmp_path / "found.json", made())
     report(capsys, tmp_path / "found.json")
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]

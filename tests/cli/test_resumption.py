@@ -13,7 +13,9 @@ def there(tmp_path):
     return tmp_path / "runs"
 
 
-@pytest.mark.parametrize("command", [compare.compare, startup.time, tune.tune], ids=lambda command: command.__name__)
+@pytest.mark.parametrize(
+    "command", [compare.compare, startup.time, tune.tune], ids=lambda command: command.__name__
+)
 @pytest.mark.parametrize("named", ["it", "./it", "absolute"])
 def test_resume_takes_a_name_or_a_path_everywhere(command, there, named, monkeypatch):
     monkeypatch.chdir(there)

@@ -97,7 +97,8 @@ def test_a_recipe_does_not_load_a_shared_object_through_a_variable(user, run, wh
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler to make a shared object with")
     source = (
-        '#include <stdio.h>\n__attribute__((constructor)) static void load(void) { fclose(fopen("LOADED", "w")); }\n'
+        "#include <stdio.h>\n__attribute__((constructor)) static void load(void) { "
+        'fclose(fopen("LOADED", "w")); }\n'
     )
     library = user.cwd / "evil.so"
     user.write("evil.c", source)
@@ -199,7 +200,9 @@ def test_the_output_is_the_commands(user):
 def test_run_says_why_memory_ran_out_after_the_commands_own_error(run):
     pytest.importorskip("torch")
     message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
-    done = run(program=f"import sys, torch\nsys.tracebacklimit = 0\nraise torch.OutOfMemoryError({message!r})")
+    done = run(
+        program=f"import sys, torch\nsys.tracebacklimit = 0\nraise torch.OutOfMemoryError({message!r})"
+    )
     assert done.returncode == 1
     assert message in done.stderr
     assert "dynotune: The device's memory is full: 2.00 GiB more was asked for." in done.stderr
@@ -209,7 +212,8 @@ def test_run_says_why_memory_ran_out_after_the_commands_own_error(run):
 def test_a_failure_that_the_program_gets_over_is_not_told(run):
     pytest.importorskip("torch")
     program = (
-        "import torch\ntry:\n    raise torch.OutOfMemoryError('x')\nexcept torch.OutOfMemoryError:\n    print('over')"
+        "import torch\ntry:\n    raise torch.OutOfMemoryError('x')\nexcept torch.OutOfMemoryError:\n "
+        "   print('over')"
     )
     done = run(program=program)
     said(done, 0)
@@ -238,12 +242,18 @@ def test_exact_leaves_out_settings_that_round_and_applies_the_others(user, run):
 
 @pytest.mark.parametrize("proof", ["", FORGED], ids=["unmarked", "forged"])
 def test_the_command_runs_as_it_is_when_exact_leaves_nothing_of_a_recipe(user, run, proof):
-    done = run("--exact", "--recipe", recipe(user, f"{RECIPE}[settings]\n{ROUNDS}{proof}"), program="print('ran')")
+    done = run(
+        "--exact", "--recipe", recipe(user, f"{RECIPE}[settings]\n{ROUNDS}{proof}"), program="print('ran')"
+    )
     said(done, 0, "--exact leaves out compile.mode=default", "nothing of", "the command runs as it is")
     assert done.stdout == "ran\n"
 
 
 def test_exact_is_refused_when_the_user_sets_what_rounds_or_gives_no_recipe(user, run):
     exact = recipe(user, f'{RECIPE}[settings]\n"env.CUDA_MODULE_LOADING" = "LAZY"\n')
-    said(run("--exact", "--recipe", exact, "--set", "compile.mode=default"), 2, "--exact forbids compile.mode=default")
+    said(
+        run("--exact", "--recipe", exact, "--set", "compile.mode=default"),
+        2,
+        "--exact forbids compile.mode=default",
+    )
     said(run("--exact"), 2, "--exact is about a recipe")

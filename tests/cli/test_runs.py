@@ -21,7 +21,9 @@ def kept(user):
     base = user.cwd.parent / "state" / "dynotune" / "runs"
     for name in (OLD, NEW):
         (base / name).mkdir(parents=True)
-    (base / NEW / "comparison.json").write_text('{"verdict": "faster", "run": {"command": ["python", "train.py"]}}')
+    (base / NEW / "comparison.json").write_text(
+        '{"verdict": "faster", "run": {"command": ["python", "train.py"]}}'
+    )
     (base / OLD / "study.json").write_text("damaged")
     return base
 
@@ -66,7 +68,9 @@ def test_nothing_is_removed_unasked(user, kept):
     assert (kept / OLD).exists()
 
 
-@pytest.mark.parametrize(("typed", "left"), [("y\n", False), ("n\n", True), ("\x04", True)], ids=["yes", "no", "end"])
+@pytest.mark.parametrize(
+    ("typed", "left"), [("y\n", False), ("n\n", True), ("\x04", True)], ids=["yes", "no", "end"]
+)
 def test_runs_rm_keeps_all_when_the_answer_is_not_yes(user, kept, typed, left):
     ours, theirs = pty.openpty()
     os.write(ours, typed.encode())

@@ -19,11 +19,15 @@ VARIABLE, ARGUMENT, LOGIN, INHERITED = "var-S3cr3t-1", "arg-S3cr3t-2", "log-S3cr
 SECRETS = (VARIABLE, ARGUMENT, LOGIN, INHERITED)
 BY_RUNS = (*QUICK, *MARKED, "--in-process", "never")
 WORDS = ("--token", ARGUMENT, f"--data=https://me:{LOGIN}@example.org/x")
-SHOWS = "import os, sys\nprint(os.environ.get('HF_TOKEN'), os.environ['MY_API_KEY'], *sys.argv[1:], flush=True)\n"
+SHOWS = (
+    "import os, sys\nprint(os.environ.get('HF_TOKEN'), os.environ['MY_API_KEY'], *sys.argv[1:], flush=True)\n"
+)
 RECIPE = '[recipe]\nschema = "dynotune.recipe/2"\n'
 
 
-def leaks(user: User, *, but: tuple[str, ...] = ("stdout", "stderr", "show.py", "fail.py")) -> dict[str, list[str]]:
+def leaks(
+    user: User, *, but: tuple[str, ...] = ("stdout", "stderr", "show.py", "fail.py")
+) -> dict[str, list[str]]:
     """Files below the user's folders that hold a secret; what the command itself printed is its own."""
     files = [path for path in user.cwd.parent.rglob("*") if path.is_file() and path.name not in but]
     held = {str(path): [one for one in SECRETS if one.encode() in path.read_bytes()] for path in files}
@@ -41,7 +45,9 @@ def user(user):
 
 
 def test_run_keeps_no_secret_and_the_command_has_them_all(user):
-    user.write("show.py", SHOWS + "import torch\nos.environ['HF_TOKEN'] = 'other-1'\nprint(os.environ['HF_TOKEN'])\n")
+    user.write(
+        "show.py", SHOWS + "import torch\nos.environ['HF_TOKEN'] = 'other-1'\nprint(os.environ['HF_TOKEN'])\n"
+    )
     words = ("--run-dir", str(user.runs), "--json", "run.json", "--set", f"env.HF_TOKEN={VARIABLE}")
     done = user.types("run", *words, "--", PYTHON, "show.py", *WORDS)
     said(done, 0)
@@ -150,7 +156,9 @@ def test_a_recipe_whose_secrets_were_left_out_is_proved_with_those_of_now(types,
 @pytest.mark.parametrize("format_", ["shell", "docker", "kubernetes"])
 def test_no_export_holds_a_secret(types, tmp_path, format_):
     command = ["python", "t.py", "--token", ARGUMENT, f"--data=https://me:{LOGIN}@example.org"]
-    (tmp_path / "recipe.toml").write_text(f'{RECIPE}command = {command}\n[settings]\n"env.OMP_DYNAMIC" = true\n')
+    (tmp_path / "recipe.toml").write_text(
+        f'{RECIPE}command = {command}\n[settings]\n"env.OMP_DYNAMIC" = true\n'
+    )
     typed = ("--set", f"env.HF_TOKEN={VARIABLE}", "--set", f"env.https_proxy=http://me:{LOGIN}@proxy")
     code, text = types("recipe", "export", "recipe.toml", "--format", format_, *typed)
     assert code == 0 and "Left out, as secrets: HF_TOKEN, https_proxy" in text

@@ -76,7 +76,9 @@ def test_nothing_is_taken_on_nobodys_word(user, filled, tmp_path):
     answer = user.types("startup", "unpack", "a.pack", "--caches", str(tmp_path / "theirs"))
     assert answer.returncode == 2
     assert "Compile caches are code" in answer.stderr and "--sha256" in answer.stderr
-    answer = user.types("startup", "unpack", "a.pack", "--sha256", "0" * 64, "--caches", str(tmp_path / "theirs"))
+    answer = user.types(
+        "startup", "unpack", "a.pack", "--sha256", "0" * 64, "--caches", str(tmp_path / "theirs")
+    )
     assert answer.returncode == 3 and "not the expected pack" in answer.stderr
     assert not (tmp_path / "theirs").exists()
 
@@ -89,10 +91,21 @@ def test_a_pack_of_another_python_is_refused_with_the_reason_and_taken_by_force(
     other.write_text(f"#!/bin/sh\nprintf '\\ndynotune-facts:%s\\n' '{fake}'\n")
     other.chmod(0o755)
     packed(user, filled)
-    words = ("startup", "unpack", "a.pack", "--trust", "--caches", str(tmp_path / "theirs"), "--python", str(other))
+    words = (
+        "startup",
+        "unpack",
+        "a.pack",
+        "--trust",
+        "--caches",
+        str(tmp_path / "theirs"),
+        "--python",
+        str(other),
+    )
     answer = user.types(*words)
     assert answer.returncode == 3
-    assert "Python: packed with" in answer.stderr and "here 3.99" in answer.stderr and "--force" in answer.stderr
+    assert (
+        "Python: packed with" in answer.stderr and "here 3.99" in answer.stderr and "--force" in answer.stderr
+    )
     assert not (tmp_path / "theirs").exists()
     answer = user.types(*words, "--force")
     assert answer.returncode == 0, answer.stderr
@@ -133,7 +146,9 @@ def test_inductors_kernels_are_found_where_they_were_unpacked_and_nothing_is_com
         moved = {"HOME": str(home), "LOGNAME": name, "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
         env = {key: value for key, value in user.env.items() if key != "PYTHONPATH"} | moved
         log.write_text("")
-        ended = subprocess.run([sys.executable, "tiny.py"], cwd=user.cwd, env=env, capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, "tiny.py"], cwd=user.cwd, env=env, capture_output=True, text=True
+        )
         assert ended.returncode == 0, ended.stderr
         return f"{ended.stdout.strip()} after {len(log.read_text().splitlines())} compilations"
 

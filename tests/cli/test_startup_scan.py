@@ -131,7 +131,9 @@ def test_a_command_that_another_program_decides_about_is_refused(capsys):
 
 def test_the_interpreter_of_a_command_is_scanned_and_the_command_not_run(capsys, tmp_path):
     (tmp_path / "train.py").write_text("open('ran', 'w')")
-    code, text, _ = scan(capsys, "--compute-capability", "9.0", "--json", "-", "--", sys.executable, "train.py")
+    code, text, _ = scan(
+        capsys, "--compute-capability", "9.0", "--json", "-", "--", sys.executable, "train.py"
+    )
     assert code == 0 and json.loads(text)["num_files"] > 10
     assert not (tmp_path / "ran").exists()
 
@@ -144,5 +146,7 @@ def test_the_command_line_starts_without_numpy_or_torch(tmp_path):
     )
     source = str(Path(dynotune.__file__).parent.parent)
     env = os.environ | {"PYTHONPATH": source}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=env
+    )
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,9 @@ signal.pause()
 
 
 def times(user, *words: str, **more):
-    return user.types("startup", "time", "--run-dir", str(user.runs), "--no-lock", "--blocks", "2", *words, **more)
+    return user.types(
+        "startup", "time", "--run-dir", str(user.runs), "--no-lock", "--blocks", "2", *words, **more
+    )
 
 
 @pytest.fixture
@@ -56,7 +58,9 @@ def test_a_program_without_steps_is_timed_to_its_line_with_caches_of_its_own(use
         arm = name.partition("-")[2]
         assert words[1:3] == {"cold": ["False", "None"], "warm": ["True", "None"], "off": ["False", "1"]}[arm]
     for block in blocks:
-        added = {start["arm"]: [growth["size_bytes"] for growth in start["added"]] for start in block["starts"]}
+        added = {
+            start["arm"]: [growth["size_bytes"] for growth in start["added"]] for start in block["starts"]
+        }
         assert added == {"cold": [1000], "warm": [], "off": []}
         assert all(0.01 < start["value_s"] < 120 for start in block["starts"])
     # Nothing of the user's was used or changed, and temporary folders are gone.
@@ -99,7 +103,9 @@ def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(use
             "held back",
             marks=pytest.mark.long,
         ),
-        pytest.param(["--ready-pattern", "(", "--", "true"], 2, "no regular expression", marks=pytest.mark.long),
+        pytest.param(
+            ["--ready-pattern", "(", "--", "true"], 2, "no regular expression", marks=pytest.mark.long
+        ),
         pytest.param(["--ready-pattern", "", "--", "true"], 2, "empty line", marks=pytest.mark.long),
         pytest.param([], 2, "There is no command to run", marks=pytest.mark.long),
     ],

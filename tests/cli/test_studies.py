@@ -48,7 +48,9 @@ def url(tmp_path):
 @pytest.fixture
 def kept(url):
     trial = Trial(arm="", phase="pilot", block=0, ended="measured", run="0001-pilot")
-    study = of_run(Study, id="s", name="night", command=["python", "train.py"], budget_s=900.0, trials=[trial])
+    study = of_run(
+        Study, id="s", name="night", command=["python", "train.py"], budget_s=900.0, trials=[trial]
+    )
     with open_store(url, pytest.fail) as store:
         store.enter(study, "asked", "/runs")
         store.save(replace(study, verdict="Nothing helps.", finished=True, recipe=[Setting("env.A", "1")]))
@@ -158,7 +160,10 @@ def test_two_workers_share_a_study_and_whoever_is_left_ends_it_with_every_result
         until(store.studies, "the study begun")
         other = tunes(user, url, "other")
         try:
-            until(lambda: any(one.run for one in store.study("night").trials if one.phase == "prune"), "a block begun")
+            until(
+                lambda: any(one.run for one in store.study("night").trials if one.phase == "prune"),
+                "a block begun",
+            )
             doomed, left = (leader, other) if killed == "leader" else (other, leader)
             before = [one for one in store.study("night").trials if one.block and not one.void]
             doomed.send_signal(signal.SIGKILL)
@@ -209,7 +214,9 @@ def test_the_password_of_a_url_is_shown_and_kept_nowhere(user, tmp_path):
     )
     assert done.returncode == 0
     held = [
-        str(path) for path in user.cwd.parent.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()
+        str(path)
+        for path in user.cwd.parent.rglob("*")
+        if path.is_file() and PASSWORD.encode() in path.read_bytes()
     ]
     assert held == [] and PASSWORD not in done.stdout + done.stderr
 

@@ -28,7 +28,14 @@ def events(*, kernel_us: int = KERNEL_US, operator: str = "aten::mm") -> list[di
         found += [
             {**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": start, "dur": STEP_US},
             {**host, "cat": "cpu_op", "name": operator, "ts": start + 100, "dur": 50},
-            {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": start + 110, "dur": 10, "args": args},
+            {
+                **host,
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "ts": start + 110,
+                "dur": 10,
+                "args": args,
+            },
             {
                 **device,
                 "cat": "kernel",
@@ -252,7 +259,9 @@ def recorder(monkeypatch, tmp_path):
         watcher.say("It will take a while.")
         run = Run(id="1", purpose="trace", command=request.run.command, cwd="", settings=[], started_s=0.0)
         traces = [write(tmp_path / f"rank{rank}.json", rank=rank) for rank in range(2)]
-        return recording.Recording(folder=tmp_path, traces=traces, run=run, notes=["The steps were not steady."])
+        return recording.Recording(
+            folder=tmp_path, traces=traces, run=run, notes=["The steps were not steady."]
+        )
 
     monkeypatch.setattr("dynotune.measure.live.record", record)
     return requests

@@ -36,7 +36,9 @@ def asked(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
 
     class Asked:
-        study = of_run(Study, id="s", command=["python", "train.py"], budget_s=900.0, verdict="Nothing helps.")
+        study = of_run(
+            Study, id="s", command=["python", "train.py"], budget_s=900.0, verdict="Nothing helps."
+        )
         raises: BaseException | None = None
 
         def tune(self, request, budget_s, watcher, **shared):
@@ -64,8 +66,14 @@ def dynotune(*words) -> int | str | None:
 
 
 def test_the_options_reach_the_study(asked):
-    words = "--budget 2h --allow numerics --try cudnn.benchmark --try env.A=1 --exclude compile.mode --exclude env.B=2"
-    words += " --values loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
+    words = (
+        "--budget 2h --allow numerics --try cudnn.benchmark --try env.A=1 --exclude compile.mode "
+        "--exclude env.B=2"
+    )
+    words += (
+        " --values loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 "
+        "--seed 7"
+    )
     words += " --step-function a:b --timeout 90s --caches cold --no-sandbox --no-lock"
     assert dynotune(*words.split(), *COMMAND) == 0
     assert asked.budget_s == 7200.0
@@ -213,7 +221,18 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     user.write("train.py", SAVES)
     user.write("log.txt", "mine\n")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()}
-    quick = ("--budget", "1h", "--warmup", "3", "--steps", "20", "--no-lock", "--run-dir", str(user.runs), *MARKED)
+    quick = (
+        "--budget",
+        "1h",
+        "--warmup",
+        "3",
+        "--steps",
+        "20",
+        "--no-lock",
+        "--run-dir",
+        str(user.runs),
+        *MARKED,
+    )
     code = dynotune("--try", "env.A=1", *quick, "--", PYTHON, "train.py")
     said = capsys.readouterr().err
     assert code == 0 and "Traceback" not in said, said
@@ -223,7 +242,8 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     assert study.finished and study.verdict and not study.recipe
     assert [candidate.id for candidate in study.candidates] == ["env.A=1"]
     assert study.trials and {trial.ended for trial in study.trials} == {"measured"}
-    # The diagnosis ran it as it is. Where that was steady, which a busy machine decides, it is not done again.
+    # The diagnosis ran it as it is. Where that was steady, which a busy machine decides, it is not done
+    # again.
     (pilot,) = [trial for trial in study.trials if (trial.arm, trial.phase) == ("", "pilot")]
     (plain,) = [file.parent for file in folder.glob("diagnosis/*/observation.json")]
     assert pilot.run in (str(plain.relative_to(folder)), "0001-pilot")
@@ -244,7 +264,8 @@ def _changed(folder, study):
 # On top of a recipe
 
 RECIPE = (
-    '[recipe]\nschema = "dynotune.recipe/2"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.OMP_SCHEDULE" = "1"\n'
+    '[recipe]\nschema = "dynotune.recipe/2"\nspeedup = 2.0\nci = [1.9, '
+    '2.1]\n[settings]\n"env.OMP_SCHEDULE" = "1"\n'
 )
 
 

@@ -92,7 +92,9 @@ def test_a_program_is_diagnosed_without_docstrings(stripped: User) -> None:
 
 def test_nothing_of_dynotune_reads_a_docstring():
     """`python -OO` has none; an `assert` tells mypy something, and its absence changes no answer."""
-    sources = [path for path in Path(dynotune.__file__).parent.rglob("*.py") if "__pycache__" not in path.parts]
+    sources = [
+        path for path in Path(dynotune.__file__).parent.rglob("*.py") if "__pycache__" not in path.parts
+    ]
     texts = {path: path.read_text() for path in sources}
     assert [path for path, text in texts.items() if "__doc__" in text or "getdoc(" in text] == []
     asserted = re.compile(r"^\s*assert (?!.*\bis not None\b|isinstance\()", re.MULTILINE)

@@ -1,7 +1,8 @@
-"""A program with a host that queues and a device that works, simulated: what a step takes is known, with and without.
+"""A program with a host that queues and a device that works, simulated: what a step takes is known, with and
+without.
 
-A recorder slows the host by a factor and leaves the device and the loader's sleep as they are. So the plain step, the
-recorded timeline and the truth about any part all come from one list of actions.
+A recorder slows the host by a factor and leaves the device and the loader's sleep as they are. So the plain
+step, the recorded timeline and the truth about any part all come from one list of actions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Act:
     Args:
         kind: "load" (a batch, fetched in the process itself), "drawn" (a batch of a worker that makes one in
             `host` ns), "python", "launch" (a kernel), "copy" (pageable, to the device), "pinned" or "sync".
-        host: on the host; of launches, until the call returns. device: the work's own. name: of a launched kernel.
+        host: on the host; of launches, until the call returns. device: the work's own. name: of a launched
+            kernel.
     """
 
     kind: str

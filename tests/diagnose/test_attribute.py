@@ -62,7 +62,10 @@ def test_the_share_of_input_is_what_a_step_without_it_saves(acts, slower):
 
 @pytest.mark.parametrize("slower", [1, 3, 6])
 def test_a_loader_that_the_device_never_waits_for_costs_nothing(slower):
-    for acts in ([load(20 * MS), *kernels(100, 20 * US, 300 * US)], [drawn(5 * MS), *kernels(100, 20 * US, 100 * US)]):
+    for acts in (
+        [load(20 * MS), *kernels(100, 20 * US, 300 * US)],
+        [drawn(5 * MS), *kernels(100, 20 * US, 100 * US)],
+    ):
         assert of(acts, slower=slower).shares.input < 0.01
 
 
@@ -77,7 +80,9 @@ def test_a_loader_that_the_device_never_waits_for_costs_nothing(slower):
     ],
 )
 def test_the_share_of_transfer_is_what_a_step_without_it_saves(acts, slower):
-    assert of(acts, slower=slower).shares.transfer == pytest.approx(saved(acts, "copy", "pinned"), rel=RELATIVE)
+    assert of(acts, slower=slower).shares.transfer == pytest.approx(
+        saved(acts, "copy", "pinned"), rel=RELATIVE
+    )
 
 
 @pytest.mark.parametrize("slower", [1, 1.5, 3, 6])
@@ -98,11 +103,14 @@ def test_attribution_counts_the_cost_of_a_synchronisation_as_the_hosts_share(slo
         pytest.param([python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2, marks=pytest.mark.long),
         pytest.param([python(5 * MS), *kernels(50, 20 * US, 100 * US), SYNC], marks=pytest.mark.long),
         pytest.param(
-            [*kernels(50, 20 * US, 100 * US), SYNC, python(MS), *kernels(50, 20 * US, 100 * US)], marks=pytest.mark.long
+            [*kernels(50, 20 * US, 100 * US), SYNC, python(MS), *kernels(50, 20 * US, 100 * US)],
+            marks=pytest.mark.long,
         ),
     ],
 )
-def test_of_the_timeline_brought_to_the_step_a_synchronisation_costs_what_a_step_without_it_saves(acts, slower):
+def test_of_the_timeline_brought_to_the_step_a_synchronisation_costs_what_a_step_without_it_saves(
+    acts, slower
+):
     timeline = recorded(acts, slower=slower)
     found = attributed([ProcessState(pid=1, timing=timed(acts))], summarise([timeline]), [timeline])
     assert isinstance(found, Attribution)
@@ -171,13 +179,28 @@ def traces(draw) -> TraceSummary:
         late_s=draw(st.floats(0, 1)) * idle.kernel_s,
     )
     causes = [
-        Cause(id=id_, lost_s=share * window_s, share=share, claim="", work_s=draw(st.floats(0, 1)) * share * window_s)
+        Cause(
+            id=id_,
+            lost_s=share * window_s,
+            share=share,
+            claim="",
+            work_s=draw(st.floats(0, 1)) * share * window_s,
+        )
         for id_ in draw(st.lists(st.sampled_from([*PART_OF, "casts", "not-known-yet"]), max_size=5))
         for share in [draw(st.floats(0.01, 1))]
     ]
     kinds = draw(st.lists(st.sampled_from(["HtoD", "DtoH", "DtoD", "PtoP"]), max_size=3))
     copies = [
-        Copies(rank=None, kind=kind, pinned=None, num=1, num_bytes=None, total_s=1, bytes_per_s=None, exposed_s=0.1)
+        Copies(
+            rank=None,
+            kind=kind,
+            pinned=None,
+            num=1,
+            num_bytes=None,
+            total_s=1,
+            bytes_per_s=None,
+            exposed_s=0.1,
+        )
         for kind in kinds
     ]
     host = HostTime(
@@ -260,11 +283,14 @@ def test_attribution_lays_time_to_nobody_when_no_recorded_step_had_it():
 def test_counterfactual_savings_are_shares_of_the_plain_step():
     acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
     recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
-    assert attribute(plain, recording, without={"sync-per-step": 0.3}).counterfactual_savings == pytest.approx(
-        {"sync-per-step": 0.3}, rel=0.02
-    )
+    assert attribute(
+        plain, recording, without={"sync-per-step": 0.3}
+    ).counterfactual_savings == pytest.approx({"sync-per-step": 0.3}, rel=0.02)
     longer = msgspec.structs.replace(plain, step_s=2 * plain.step_s)
-    assert attribute(longer, recording, without={"sync-per-step": 0.3}).counterfactual_savings["sync-per-step"] < 0.16
+    assert (
+        attribute(longer, recording, without={"sync-per-step": 0.3}).counterfactual_savings["sync-per-step"]
+        < 0.16
+    )
 
 
 def test_copies_within_the_device_are_its_work_and_those_between_devices_communication():
@@ -294,7 +320,9 @@ def test_rank_imbalance_is_no_less_when_the_slowest_rank_is_the_busiest(joined, 
             begin = number * 100 * MS
             made.annotation(f"ProfilerStep#{number}", begin, begin + 100 * MS)
             for index, (name, start, end) in enumerate([("gemm", 0, at), (ALL_REDUCE, at, 100)]):
-                made.launch("cudaLaunchKernel", begin + index, begin + index + 1, correlation=10 * number + index)
+                made.launch(
+                    "cudaLaunchKernel", begin + index, begin + index + 1, correlation=10 * number + index
+                )
                 made.kernel(name, begin + start * MS + 5, begin + end * MS, correlation=10 * number + index)
         # That collectives end together is believed only of clocks that agree.
         timelines.append(dataclasses.replace(made.timeline(), clock_base_ns=0))
@@ -318,7 +346,9 @@ def on_the_host(*, operator=40, loader=30, gloo=0, python=30, background=False) 
         made.operator("aten::linear", at + loader, at + loader + operator)
         made.operator("aten::addmm", at + loader, at + loader + operator // 2)
         if gloo:
-            made.operator("gloo:all_reduce", at + loader + operator - 5, at + loader + operator + gloo, thread="gloo")
+            made.operator(
+                "gloo:all_reduce", at + loader + operator - 5, at + loader + operator + gloo, thread="gloo"
+            )
     return summarise([made.timeline()])
 
 

@@ -48,7 +48,9 @@ def test_a_disturbed_answer_says_so_first():
     told = conclude(observed(timed=timing(), attributed=attribution(host=0.5), facts=facts))
     assert told.verdict.startswith("Disturbed, as others used 48% of the cores. A step takes 100 ms;")
     assert told.disturbance == "others used 48% of the cores"
-    quiet = conclude(observed(timed=timing(), attributed=attribution(host=0.5), facts={**facts, "host.num_cores": 8}))
+    quiet = conclude(
+        observed(timed=timing(), attributed=attribution(host=0.5), facts={**facts, "host.num_cores": 8})
+    )
     assert quiet.verdict.startswith("A step takes")
     assert quiet.disturbance == ""
 
@@ -69,14 +71,17 @@ def test_bottleneck_is_memory_when_allocating_holds_the_device_up():
 
 
 def finding(id_: str, share: float | Unknown = 0.5, **fields) -> Finding:
-    return Finding(**({"id": id_, "severity": "high", "claim": "Batches are loaded here.", "share": share} | fields))
+    return Finding(
+        **({"id": id_, "severity": "high", "claim": "Batches are loaded here.", "share": share} | fields)
+    )
 
 
 def test_the_verdict_says_how_long_what_where_and_by_what():
     told = attribution(loss("loader-bound", 0.61, where=HERE), busy_share=0.35, input=0.61)
     specific = finding("num-workers-zero", where=HERE, also=["loader-bound"])
     assert verdict(timing(step_s=0.023), told, "input", [specific]) == (
-        "A step takes 23 ms; 61% of it the device waits for the data loader (train.py:31): batches are loaded here."
+        "A step takes 23 ms; 61% of it the device waits for the data loader (train.py:31): batches are "
+        "loaded here."
     )
     general = finding("loader-bound", where=HERE)
     assert verdict(timing(step_s=0.023), told, "input", [general]).endswith("data loader (train.py:31).")
@@ -86,13 +91,16 @@ def test_the_verdict_says_how_long_what_where_and_by_what():
 def test_place_is_that_of_the_loader_when_the_trace_tells_none():
     told = attribution(loss("loader-bound", 0.61), busy_share=0.35, input=0.61, host=0.0)
     assert "loader (train.py:31)." in verdict(timing(), told, "input", [], of_loader=HERE)
-    assert "train.py" not in verdict(timing(), attribution(host=0.5, busy_share=0.5), "host", [], of_loader=HERE)
+    assert "train.py" not in verdict(
+        timing(), attribution(host=0.5, busy_share=0.5), "host", [], of_loader=HERE
+    )
 
 
 def test_without_a_device_the_verdict_names_none():
     told = attribution(input=0.3, host=0.1)
     assert (
-        verdict(timing(), told, "input", []) == "A step takes 100 ms; 30% of it the program waits for the data loader."
+        verdict(timing(), told, "input", [])
+        == "A step takes 100 ms; 30% of it the program waits for the data loader."
     )
     assert "Python runs" in verdict(timing(), attribution(host=0.3), "host", [])
     assert verdict(timing(), attribution(host=0.05), "device", []) == (
@@ -101,7 +109,9 @@ def test_without_a_device_the_verdict_names_none():
 
 
 def test_the_verdict_says_what_is_not_known():
-    assert verdict(Unknown("it made no step"), Unknown("x"), "none", []) == "No step was timed: it made no step."
+    assert (
+        verdict(Unknown("it made no step"), Unknown("x"), "none", []) == "No step was timed: it made no step."
+    )
     assert verdict(timing(wait_s=0.03), Unknown("the profiler failed"), "none", []) == (
         "A step takes 100 ms and waits 30 ms of it for the data loader; where the rest goes is not known: "
         "the profiler failed."
@@ -122,7 +132,9 @@ def test_a_finding_leads_where_it_belongs_to_the_bottleneck():
 
 def test_a_claim_that_begins_with_a_name_keeps_its_capitals():
     told = attribution(loss("loader-bound", 0.61), busy_share=0.35, input=0.61)
-    named = finding("num-workers-zero", also=["loader-bound"], claim="JPEG files are decoded in the main process.")
+    named = finding(
+        "num-workers-zero", also=["loader-bound"], claim="JPEG files are decoded in the main process."
+    )
     assert verdict(timing(), told, "input", [named]).endswith(": JPEG files are decoded in the main process.")
 
 
@@ -147,7 +159,9 @@ def test_of_nothing_that_was_observed_a_diagnosis_says_so():
     assert "loader-bound" in {unknown.id for unknown in found.unknown}
 
 
-def predictions_shown(observation: Observation, predicted: dict[str, Predicted]) -> dict[str, dict[str, Predicted]]:
+def predictions_shown(
+    observation: Observation, predicted: dict[str, Predicted]
+) -> dict[str, dict[str, Predicted]]:
     """Predictions by finding, of a diagnosis whose timeline predicts these savings."""
     attributed = msgspec.structs.replace(observation.attribution, predicted=predicted)
     told = conclude(msgspec.structs.replace(observation, attribution=attributed))
@@ -156,7 +170,11 @@ def predictions_shown(observation: Observation, predicted: dict[str, Predicted])
 
 def test_a_finding_holds_what_its_own_settings_are_predicted_to_save():
     nhwc, workers = Predicted(0.08, 0.16), Predicted(0.1, 0.3)
-    predicted = {"layout.channels_last=true": nhwc, "loader.num_workers": workers, "compile.mode=default": nhwc}
+    predicted = {
+        "layout.channels_last=true": nhwc,
+        "loader.num_workers": workers,
+        "compile.mode=default": nhwc,
+    }
     convolutions = on_gpu(lost("channels-last", 0.3), models=[model(num_modules={"convolution": 8})])
     assert predictions_shown(convolutions, predicted)["channels-last"] == {"layout.channels_last=true": nhwc}
     few = waits(0.5, loader(2))

@@ -1,4 +1,5 @@
-"""Conclusions that are made of the findings of the real rules: each can be reached, and none is filtered away."""
+"""Conclusions that are made of the findings of the real rules: each can be reached, and none is filtered
+away."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import msgspec
 import pytest
 
 from dynotune.diagnose.attribute import PART_OF
-from dynotune.diagnose.conclusions import ALLOCATOR, FAMILIES, GENERAL, OF_SOME_STEPS, conclude, leading_finding
+from dynotune.diagnose.conclusions import (
+    ALLOCATOR,
+    FAMILIES,
+    GENERAL,
+    OF_SOME_STEPS,
+    conclude,
+    leading_finding,
+)
 from dynotune.doctor import Family, all_rules
 from dynotune.schema.diagnosis import Bottleneck
 from dynotune.schema.host import Collections, Line, Thread
@@ -21,7 +29,11 @@ from ..doctor.devices import kernels, lost, model, on_cpu, on_gpu, operator
 from ..doctor.observations import timing
 
 AUTOCAST = {"live.autocast_dtypes": ["bfloat16"]}
-LOOP = [operator("aten::select", 8000, 0.02), operator("aten::mul", 8000, 0.06), operator("aten::mm", 10, 0.02)]
+LOOP = [
+    operator("aten::select", 8000, 0.02),
+    operator("aten::mul", 8000, 0.06),
+    operator("aten::mm", 10, 0.02),
+]
 
 
 class Reached(NamedTuple):
@@ -67,7 +79,10 @@ PARSED = Loading(
 HERE = Place("train.py(31): main")
 PADDING = Padding(by="zeros", num_batches=8, share=0.5, longest_share=0.1, sorted_share=0.1)
 COLLECTED = Collections(num=50, num_oldest=50, total_s=2.0, longest_s=0.05)
-GRADED = {"models": [model("cpu", call={"grad_enabled": True, "output_requires_grad": True})], "optimizers": []}
+GRADED = {
+    "models": [model("cpu", call={"grad_enabled": True, "output_requires_grad": True})],
+    "optimizers": [],
+}
 OPERATORS = {"operators": [operator("aten::linear", 50_000, 0.9)]}
 """In ten steps. Recording a graph for them takes 15% of a step, and calling them half of it."""
 SMALL = {"operators": [operator("aten::tanh_", 8_000, 0.04), operator("aten::mm", 100, 0.005)]}
@@ -75,8 +90,13 @@ REACHED = [
     Reached(
         "input",
         "num-workers-zero",
-        "60% of it the device waits for the data loader (train.py:31): batches are made in the training process",
-        on_device(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(0)], timed=timing(wait_s=0.06)),
+        (
+            "60% of it the device waits for the data loader (train.py:31): batches are made in the training "
+            "process"
+        ),
+        on_device(
+            lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(0)], timed=timing(wait_s=0.06)
+        ),
     ),
     Reached(
         "transfer",
@@ -93,7 +113,10 @@ REACHED = [
     Reached(
         "memory",
         "empty-cache-in-loop",
-        "30% of it the device waits while device memory is allocated and freed (train.py:31): the loop returns",
+        (
+            "30% of it the device waits while device memory is allocated and freed (train.py:31): the loop "
+            "returns"
+        ),
         on_device(lost("empty-cache-in-loop", 0.3), shares={"host": 0.3}),
     ),
     Reached(
@@ -180,10 +203,12 @@ REACHED = [
         on_cpu(loaders=[msgspec.structs.replace(loader(2), padding=PADDING, place=HERE)]),
     ),
     Reached(
-        "none", "", "40% of it operators run on the CPU, and what 60% of it goes to is not known.",
+        "none",
+        "",
+        "40% of it operators run on the CPU, and what 60% of it goes to is not known.",
         on_cpu(shares={"other": 0.6}),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("reached", REACHED, ids=lambda reached: f"{reached.bottleneck} by {reached.leading}")
@@ -204,7 +229,9 @@ def test_every_bottleneck_and_every_family_of_one_is_reached() -> None:
 
 @pytest.mark.parametrize("program", [on_cpu, on_device])
 @pytest.mark.parametrize(("kind", "what"), [("validation", "validation"), ("other", "`check(model)`")])
-def test_verdict_names_work_of_some_steps_when_it_takes_much_of_the_time(program: Any, kind: str, what: str) -> None:
+def test_verdict_names_work_of_some_steps_when_it_takes_much_of_the_time(
+    program: Any, kind: str, what: str
+) -> None:
     work = PeriodicWork(
         kind=kind, share=0.4, function="train.py(31): main", text="check(model)", num_steps=5, every=100
     )

@@ -23,7 +23,9 @@ def part(name, slope, half=0.1, slack_s=None):
         for each, s in zip(delays, longer, strict=True)
     ]
     found = longer[0] / delays[0]
-    return DelayTest(part=name, slope=found, ci=(found - half, found + half), slack_s=slack_s, answers=answers)
+    return DelayTest(
+        part=name, slope=found, ci=(found - half, found + half), slack_s=slack_s, answers=answers
+    )
 
 
 def all_of(*parts):
@@ -38,8 +40,16 @@ def all_of(*parts):
         ("device", [part("host", 1.1), part("device", 0.2)], "host"),
         ("input", [part("host", 1.0), part("device", 0.0), part("loader", 0.0)], "host"),
         ("host", [part("host", 0.1), part("device", 0.0), part("loader", 1.2)], "input"),
-        ("host", [part("host", 0.3, half=0.4), part("device", 1.0)], "host"),  # the host's answer does not decide
-        ("host", [part("host", 0.0), part("device", 0.6, half=0.3)], "host"),  # no other part is clearly critical
+        (
+            "host",
+            [part("host", 0.3, half=0.4), part("device", 1.0)],
+            "host",
+        ),  # the host's answer does not decide
+        (
+            "host",
+            [part("host", 0.0), part("device", 0.6, half=0.3)],
+            "host",
+        ),  # no other part is clearly critical
         ("memory", [part("host", 1.0), part("device", 0.0)], "memory"),
         ("communication", [part("host", 1.0), part("device", 0.0)], "communication"),
         ("none", [part("host", 1.0), part("device", 0.0)], "none"),
@@ -62,7 +72,10 @@ def test_bottleneck_stays_when_nothing_was_delayed():
     assert most_saved("host", Unknown("not asked for")) is None
 
 
-@given(st.sampled_from(sorted(PART_OF)), st.lists(st.tuples(st.sampled_from(["host", "device"]), st.floats(-1, 2))))
+@given(
+    st.sampled_from(sorted(PART_OF)),
+    st.lists(st.tuples(st.sampled_from(["host", "device"]), st.floats(-1, 2))),
+)
 def test_bottleneck_is_never_one_whose_part_was_not_delayed(found, answers):
     parts = {name: part(name, slope) for name, slope in answers}
     name, told = corrected(found, AVOIDABLE, all_of(*parts.values()), has_device=True)
@@ -83,7 +96,10 @@ def test_savings_are_bounded_by_the_slack_when_another_part_answers(share):
     "parts",
     [
         [part("host", 1.0), part("device", 0.0)],  # its slack is larger than any delay
-        [part("host", 0.4, half=0.3), part("device", 0.0, slack_s=0.3 * STEP_S)],  # the host may not be critical
+        [
+            part("host", 0.4, half=0.3),
+            part("device", 0.0, slack_s=0.3 * STEP_S),
+        ],  # the host may not be critical
         [part("device", 0.0, slack_s=0.3 * STEP_S)],
     ],
 )

@@ -27,7 +27,9 @@ ACTS = [load(20 * MS), *kernels(100, 20 * US, 100 * US), SYNC]
 @pytest.fixture
 def observation() -> Observation:
     plain, trace = timed(ACTS), summarise([recorded(ACTS, slower=2)])
-    return observed(attributed=attribute(plain, trace), trace=trace, timed=plain, facts={"gpu.name": Unknown("x")})
+    return observed(
+        attributed=attribute(plain, trace), trace=trace, timed=plain, facts={"gpu.name": Unknown("x")}
+    )
 
 
 @pytest.mark.parametrize("type_", [Observation, Diagnosis, Examination])
@@ -49,7 +51,9 @@ def test_a_replay_attributes_what_was_not(observation, tmp_path):
     assert replayed(path).attribution == observation.attribution
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": "dynotune.observation/9"}', '{"schema": "dynotune.run/1"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"schema": "dynotune.observation/9"}', '{"schema": "dynotune.run/1"}']
+)
 def test_replay_refuses_a_file_that_is_no_observation(tmp_path, text):
     path = tmp_path / "observation.json"
     path.write_text(text)
@@ -69,11 +73,15 @@ def test_a_program_uses_a_device_where_its_model_or_its_allocator_is_there():
     on_host = Model(name="Net", num_parameters=1, parameter_bytes=4, devices={"cpu": 1})
     allocator = Allocator(**dict.fromkeys(Allocator.__struct_fields__, 1))
     assert not uses_device([ProcessState(pid=1, models=[on_host])])
-    assert uses_device([ProcessState(pid=1, models=[msgspec.structs.replace(on_host, devices={"cuda:0": 1})])])
+    assert uses_device(
+        [ProcessState(pid=1, models=[msgspec.structs.replace(on_host, devices={"cuda:0": 1})])]
+    )
     assert uses_device([ProcessState(pid=1, allocators=[allocator])])
 
 
-@pytest.mark.parametrize("version", ["2.4.0", "2.13.0+cu130", "3.0", "2.10.0a0", "unusual", Unknown("not asked")])
+@pytest.mark.parametrize(
+    "version", ["2.4.0", "2.13.0+cu130", "3.0", "2.10.0a0", "unusual", Unknown("not asked")]
+)
 def test_a_torch_that_may_do_is_let_through(version):
     refuse_torch({"torch.version": version})
     refuse_torch({})

@@ -71,7 +71,7 @@ def test_the_plan_and_the_script_lie_in_the_folder_and_hold_what_was_seen(tmp_pa
 
 
 @pytest.mark.long
-def test_the_exported_model_runs_in_onnx_runtime_with_the_shapes_of_the_plan_and_is_compared_on_the_commands_batches(
+def test_the_exported_model_runs_in_onnx_runtime_with_the_shapes_of_the_plan_and_is_compared_on_the_commands_batches(  # noqa: E501
     run,
 ):
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
@@ -84,7 +84,9 @@ def test_the_exported_model_runs_in_onnx_runtime_with_the_shapes_of_the_plan_and
     session = runtime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     for profile in plan.profiles:
         for shapes in (profile.min, profile.opt, profile.max):
-            session.run(None, {name: np.zeros(sizes, plan.histogram.dtypes[name]) for name, sizes in shapes.items()})
+            session.run(
+                None, {name: np.zeros(sizes, plan.histogram.dtypes[name]) for name, sizes in shapes.items()}
+            )
     assert "against the module: no worse" in plan.script
     assert plan.script.count("--loadRefOutputs") >= len(plan.onnx.batches) > 1
 
@@ -108,7 +110,9 @@ def rank(total, others, **fields):
 
 def test_the_workspace_is_what_others_leave_of_the_card_with_least_left(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
-    memory = account(tmp_path, rank(80 << 30, 10 << 30), rank(80 << 30, 20 << 30), rank(24 << 30, Unknown("no NVML")))
+    memory = account(
+        tmp_path, rank(80 << 30, 10 << 30), rank(80 << 30, 20 << 30), rank(24 << 30, Unknown("no NVML"))
+    )
     found = plan_engine(seen, tmp_path, memory=memory)
     assert found.workspace_bytes == 60 << 30
     assert "--memPoolSize=workspace:61440M" in found.script
@@ -137,12 +141,18 @@ def test_plan_has_no_limit_and_the_script_says_so_when_memory_of_others_is_unkno
 
 def test_a_context_needs_what_torch_needs_in_proportion_to_its_inputs(tmp_path):
     seen = ShapeHistogram(calls=[Calls(9, {"x": [1, 8]}), Calls(1, {"x": [1, 800]})])
-    terms = [Term(name=name, num_bytes=num) for name, num in (("weights", 999), ("inputs", 100), ("activations", 900))]
+    terms = [
+        Term(name=name, num_bytes=num)
+        for name, num in (("weights", 999), ("inputs", 100), ("activations", 900))
+    ]
     peak = Moment(process_bytes=0, reserved_bytes=0, requested_bytes=0, terms=terms)
     found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(1 << 30, 0, peak=peak, trains=False)))
     assert [one.context_bytes for one in found.profiles] == [10, 1000]
     found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(1 << 30, 0, peak=peak, trains=True)))
-    assert [one.context_bytes for one in found.profiles] == [None, None]  # it keeps activations that an engine does not
+    assert [one.context_bytes for one in found.profiles] == [
+        None,
+        None,
+    ]  # it keeps activations that an engine does not
 
 
 def measured(folder, **fields):
@@ -170,7 +180,9 @@ def test_an_engine_may_err_as_far_as_errors_of_tf32_count_as_no_worse(tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{"reference": ""}, {"difference": 0.5}])
-def test_without_a_reference_or_with_errors_beyond_all_use_the_usual_one_is_allowed_and_it_is_said(tmp_path, fields):
+def test_without_a_reference_or_with_errors_beyond_all_use_the_usual_one_is_allowed_and_it_is_said(
+    tmp_path, fields
+):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     found = plan_engine(seen, tmp_path, precision=measured(tmp_path, **fields))
     assert found.most_error == 0.02

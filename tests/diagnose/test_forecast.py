@@ -1,4 +1,5 @@
-"""What the loader would reach: arithmetic on a loader that was isolated, and a trial of decoders in real processes."""
+"""What the loader would reach: arithmetic on a loader that was isolated, and a trial of decoders in real
+processes."""
 
 from __future__ import annotations
 
@@ -90,14 +91,20 @@ def test_a_part_that_goes_takes_its_share_along():
 def test_no_forecast_is_below_its_own_bound(loader_s, step_s, both_s, workers, cores, ratio):
     trial = {"pil": (0.004, 0.003), "simplejpeg": (0.004 * ratio, 0.003 * ratio)}
     rows = told(
-        loader(workers, read_bytes=2.0, storage_bytes=1.0), bounds(loader_s, step_s, both_s), float(cores), trial
+        loader(workers, read_bytes=2.0, storage_bytes=1.0),
+        bounds(loader_s, step_s, both_s),
+        float(cores),
+        trial,
     )
     assert all(0 < row.least_step_s <= row.step_s for row in rows.values())
 
 
 def test_another_decoder_is_a_setting_where_the_files_are_of_jpeg():
     trial = {"pil": (0.004, 0.004), "simplejpeg": (0.002, 0.002)}
-    named = [told(loader(1, decoded=[f"a.{end}"]), bounds(), 1.0, trial)[CHANGES["decoder"]] for end in ("JPEG", "png")]
+    named = [
+        told(loader(1, decoded=[f"a.{end}"]), bounds(), 1.0, trial)[CHANGES["decoder"]]
+        for end in ("JPEG", "png")
+    ]
     assert [row.setting for row in named] == ["decode.backend=simplejpeg", ""]
 
 
@@ -110,7 +117,9 @@ def test_forecast_is_empty_or_unknown_when_nobody_looked_at_the_loader():
 def test_decoders_are_tried_on_the_programs_own_files_where_they_are_installed(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (32, 32)).save(tmp_path / "a.jpg")
-    (tmp_path / "simplejpeg.py").write_text("def decode_jpeg(raw, space):\n    assert raw[:2] == bytes([255, 216])\n")
+    (tmp_path / "simplejpeg.py").write_text(
+        "def decode_jpeg(raw, space):\n    assert raw[:2] == bytes([255, 216])\n"
+    )
     (tmp_path / "cv2.py").write_text("def imdecode(*words):\n    return None\ndef setNumThreads(num): pass\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     run = RunSpec(command=[sys.executable, "train.py"], cwd=tmp_path, base=tmp_path, env=env)

@@ -1,4 +1,5 @@
-"""The user's own programs on a GPU that is not there: what they would hold, and what is refused. Real processes."""
+"""The user's own programs on a GPU that is not there: what they would hold, and what is refused. Real
+processes."""
 
 import os
 import sys
@@ -97,7 +98,7 @@ for _ in range(9):
     x.sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-"""
+"""  # noqa: E501
 
 BIASES = """
 import contextlib, torch
@@ -150,7 +151,7 @@ arguments = TrainingArguments(
     "out", per_device_train_batch_size=8, max_steps=20, report_to=[], bf16=True, logging_steps=1, save_strategy="no"
 )
 Trainer(model, arguments, train_dataset=Tokens()).train()
-"""
+"""  # noqa: E501
 
 LIGHTNING = """
 import torch, lightning
@@ -188,7 +189,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
 y.sum().backward()
 assert weight.grad.dtype == torch.float32 and weight.grad.is_cuda and weight.grad.device.index == 0
 raise SystemExit("as on CUDA")
-"""
+"""  # noqa: E501
 
 MOVES = """
 import torch
@@ -203,7 +204,7 @@ assert torch.cuda.is_current_stream_capturing() is False
 with torch.device("cuda"):
     assert torch.nn.Linear(2, 2).weight.is_cuda and torch.tensor(1.0).is_cuda
 raise SystemExit("as on CUDA")
-"""
+"""  # noqa: E501
 
 
 ODD_CALLS = """
@@ -236,9 +237,13 @@ def run(tmp_path, monkeypatch):
     def run(program, *words, **asked):
         (tmp_path / "program.py").write_text(program)
         spec = RunSpec(
-            command=[sys.executable, "program.py", *words], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"},
-            base=tmp_path / "runs", sandbox=False, lock=False,
-        )  # fmt: skip
+            command=[sys.executable, "program.py", *words],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            base=tmp_path / "runs",
+            sandbox=False,
+            lock=False,
+        )
         return live_memory(spec, Silent(), **{"card": "H100-80GB", **asked})[0]
 
     return run
@@ -258,7 +263,9 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     held, steady = peak(account), account.ranks[0].steady
     assert isinstance(steady, Moment), steady
     assert held.of("weights") == steady.of("gradients") == weights
-    assert held.of("gradients") == 4 * (4096 * 10 + 10)  # the peak is where the bias of the first layer gets its own
+    assert held.of("gradients") == 4 * (
+        4096 * 10 + 10
+    )  # the peak is where the bias of the first layer gets its own
     assert held.of("temporary") > 4 * 4096 * 128 * 64  # as 64 blocks sum rows of 128 elements
     assert held.of("optimizer") == pytest.approx(2 * weights, abs=64)
     assert held.of("unknown") < MIB
@@ -271,7 +278,8 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     assert isinstance(found.largest, int)
     assert found.largest > 8192
     small, large = (moment.of("activations") for moment in found.measured.values())
-    # Of a sample at least: hidden values in half precision before and after the gate, and the mask of dropout.
+    # Of a sample at least: hidden values in half precision before and after the gate, and the mask of
+    # dropout.
     assert 5 * 4096 <= (large - small) / 4096 <= 12 * 4096
     assert found.margin_bytes > 0.02 * found.limit_bytes
 
@@ -329,7 +337,10 @@ def test_an_error_of_the_program_is_the_commands_own(run):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "reason"),
-    [("torch.cuda.CUDAGraph()", "CUDA graphs"), ("torch.distributed.init_process_group('nccl')", "distributed")],
+    [
+        ("torch.cuda.CUDAGraph()", "CUDA graphs"),
+        ("torch.distributed.init_process_group('nccl')", "distributed"),
+    ],
 )
 def test_memory_without_gpu_refuses_calls_that_are_not_modelled(run, line, reason):
     with pytest.raises(CannotRunHere, match=reason):

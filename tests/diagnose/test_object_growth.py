@@ -1,4 +1,5 @@
-"""Which objects a program leaves behind is counted where its memory grows, in the live run of the diagnosis."""
+"""Which objects a program leaves behind is counted where its memory grows, in the live run of the
+diagnosis."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ while True:
 def gathered(tmp_path):
     def gather_(keeps: str):
         (tmp_path / "program.py").write_text(PROGRAM.replace("KEEPS", keeps))
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+        }
         run = RunSpec(
             command=[sys.executable, "program.py"],
             cwd=tmp_path,

@@ -21,14 +21,18 @@ TRAIN, STEP, ENCODE, PARSE = "t.py(9): train", "t.py(21): step", "lib/n.py(31): 
 
 
 def process(*lines, stack=(), drawn="", **fields):
-    threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=at, num=num) for at, num in lines])]
+    threads = [
+        Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=at, num=num) for at, num in lines])
+    ]
     loaders = [Loader(name="DataLoader", dataset="d", place=Place(drawn))] if drawn else []
     rows = [StackLine(function=at, num=num) for at, num in stack]
     return ProcessState(pid=1, threads=threads, loaders=loaders, stack=rows, **fields)
 
 
 def loud(share, where, severity="high", kind="speed"):
-    return Finding(id="built-per-step", severity=severity, kind=kind, claim="", share=share, where=Place(where))
+    return Finding(
+        id="built-per-step", severity=severity, kind=kind, claim="", share=share, where=Place(where)
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,10 @@ def test_two_functions_are_chosen_when_more_claim_something():
 
 
 def test_lines_of_one_function_count_together_when_functions_are_ranked():
-    assert functions_to_delay([], process((ENCODE, 30), ("t.py(42): parse", 20), (PARSE, 25))) == [PARSE, ENCODE]
+    assert functions_to_delay([], process((ENCODE, 30), ("t.py(42): parse", 20), (PARSE, 25))) == [
+        PARSE,
+        ENCODE,
+    ]
 
 
 def test_function_is_left_out_when_it_was_hardly_seen():
@@ -82,7 +89,11 @@ def test_function_is_left_out_when_it_was_hardly_seen():
     "seen",
     [
         process((TRAIN, 60), (PARSE, 30), drawn="t.py(8): train"),
-        process((TRAIN, 60), (PARSE, 30), stack=[("t.py(50): <module>", 100), ("t.py(10): train", 70), (TRAIN, 30)]),
+        process(
+            (TRAIN, 60),
+            (PARSE, 30),
+            stack=[("t.py(50): <module>", 100), ("t.py(10): train", 70), (TRAIN, 30)],
+        ),
     ],
 )
 def test_function_is_left_out_when_it_holds_the_loop(seen):
@@ -93,7 +104,9 @@ def test_functions_are_delayed_after_parts_when_they_claim_most():
     threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=PARSE, num=60)])]
     found = delays_of(on_cpu(threads=threads))
     assert [delay.part for delay in found] == ["host", "function"]
-    assert found[-1] == Delay(part="function", place=PARSE, site={"file": "t.py", "line": "41", "name": "parse"})
+    assert found[-1] == Delay(
+        part="function", place=PARSE, site={"file": "t.py", "line": "41", "name": "parse"}
+    )
 
 
 def test_two_ranks_are_delayed_when_there_are_several():
@@ -101,4 +114,8 @@ def test_two_ranks_are_delayed_when_there_are_several():
     first = seen.processes[0]
     ranks = [type(first)(pid=at, rank=at, world_size=3, timing=timing()) for at in range(3)]
     several = type(seen)(processes=ranks, attribution=seen.attribution)
-    assert [(delay.part, delay.place) for delay in delays_of(several)] == [("host", ""), ("rank", "0"), ("rank", "2")]
+    assert [(delay.part, delay.place) for delay in delays_of(several)] == [
+        ("host", ""),
+        ("rank", "0"),
+        ("rank", "2"),
+    ]

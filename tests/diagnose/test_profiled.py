@@ -24,9 +24,12 @@ SPEC = RunSpec(command=["python", "train.py"], cwd=Path(), base=Path())
 
 
 class Recorder:
-    """Records nothing; a trace with stacks slows the command down by so much, and only that one has places."""
+    """Records nothing; a trace with stacks slows the command down by so much, and only that one has
+    places."""
 
-    def __init__(self, slowed: float | None, devices: list[DeviceTime], *, fails_without: bool = False) -> None:
+    def __init__(
+        self, slowed: float | None, devices: list[DeviceTime], *, fails_without: bool = False
+    ) -> None:
         self.asked: list[bool] = []
         self._slowed, self._devices, self._fails_without = slowed, devices, fails_without
 
@@ -90,4 +93,7 @@ def test_recording_with_stacks_stands_when_recording_without_them_fails(
     recorder = Recorder(slowed=5.0, devices=[], fails_without=True)
     found = told(monkeypatch, recorder)
     assert found.summary.causes[0].where == LOOP
-    assert "5.0 times as long while stacks were recorded; without them: the disk is full" in found.summary.notes[0]
+    assert (
+        "5.0 times as long while stacks were recorded; without them: the disk is full"
+        in found.summary.notes[0]
+    )

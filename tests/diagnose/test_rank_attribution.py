@@ -16,7 +16,11 @@ def test_rank_imbalance_is_told_by_the_recorded_ranks_together_and_not_by_each_a
     # Steps of 33 ms, recorded.
     found = attributed([ProcessState(pid=1, timing=timing(step_s=30e-3))], recorded, timelines)
     told = [(loss.claim, loss.evidence) for loss in found.lost_time if loss.id == "rank-imbalance"]
-    assert told == [(cause.claim, cause.evidence) for cause in recorded.causes if cause.id == "rank-imbalance"] != []
+    assert (
+        told
+        == [(cause.claim, cause.evidence) for cause in recorded.causes if cause.id == "rank-imbalance"]
+        != []
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])

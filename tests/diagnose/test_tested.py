@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.conclusions import conclude
-from dynotune.diagnose.tested import PARTS_OF_FAMILY, PARTS_OF_FINDING, REFUTING_SLOPE, claimed_parts, sort_by_tests
+from dynotune.diagnose.tested import (
+    PARTS_OF_FAMILY,
+    PARTS_OF_FINDING,
+    REFUTING_SLOPE,
+    claimed_parts,
+    sort_by_tests,
+)
 from dynotune.doctor import all_rules
 from dynotune.schema.diagnosis import Delayed, Finding, ReadFromTrace
 from dynotune.schema.facts import Unknown
@@ -32,7 +38,9 @@ def sorted_by(tests, *findings, has_device=True):
 def test_finding_is_delayed_when_its_part_has_a_slope():
     found = sorted_by([part("host", 1.0), part("device", 0.1)], finding())
     (one,) = found.standing
-    assert one.tested == Delayed(part="host", slope=1.0, ci=pytest.approx((0.9, 1.1)), cost=pytest.approx(0.4))
+    assert one.tested == Delayed(
+        part="host", slope=1.0, ci=pytest.approx((0.9, 1.1)), cost=pytest.approx(0.4)
+    )
     assert one.share == 0.4
     assert not found.refuted
 
@@ -48,7 +56,11 @@ def test_finding_is_refuted_when_a_delay_of_its_part_disappears():
 @pytest.mark.parametrize(
     ("tests", "id_", "is_refuted"),
     [
-        ([part("host", 0.15, half=0.1)], "host-bound", False),  # the interval reaches beyond the slope that refutes
+        (
+            [part("host", 0.15, half=0.1)],
+            "host-bound",
+            False,
+        ),  # the interval reaches beyond the slope that refutes
         ([part("host", 0.0)], "tensor-from-list", False),  # the loader, in which it may be, was not delayed
         ([part("host", 0.0), part("loader", 0.0)], "tensor-from-list", True),
         ([part("host", 0.0), part("loader", 1.0)], "tensor-from-list", False),

@@ -86,7 +86,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 lightning.Trainer(
     logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=100,
 ).fit(BoringModel())
-"""
+"""  # noqa: E501
 RANKS = """
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
@@ -126,7 +126,8 @@ def reached(tmp_path):
 
 
 def assert_as_many(step, num):
-    """That it is from `num` steps, or from what the machine made of them in the longest time that is waited."""
+    """That it is from `num` steps, or from what the machine made of them in the longest time that is
+    waited."""
     assert step.num_steps >= num or step.num_steps * step.step_s >= 0.99 * MOST_WINDOW_S
 
 
@@ -189,7 +190,9 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
     assert "no data here" in found.reason
 
 
-@pytest.mark.parametrize("name", [*map(LONG, ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])])
+@pytest.mark.parametrize(
+    "name", [*map(LONG, ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])]
+)
 def test_programs_of_others_are_drained_and_replayed(name, reached):
     found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0
@@ -213,9 +216,17 @@ def test_ranks_drain_and_replay_side_by_side(reached):
 # What is made of the agent's answer
 
 DRAINED = LoaderDrain(
-    num_batches=100, num_samples=400, seconds=2.0, num_skipped=0, num_workers=2, whole_epoch=False, num_replayed=40
+    num_batches=100,
+    num_samples=400,
+    seconds=2.0,
+    num_skipped=0,
+    num_workers=2,
+    whole_epoch=False,
+    num_replayed=40,
 )
-SAID = LoaderIsolated(loaders=[DRAINED], replayed=BatchReplay(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
+SAID = LoaderIsolated(
+    loaders=[DRAINED], replayed=BatchReplay(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160)
+)
 GONE = PageCacheDrop(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
 
 

@@ -89,7 +89,9 @@ def test_all_ranks_can_hear_of_it_in_time():
     assert window_from_now(ranks, request(window_steps=7)) == TimeWindow(at_step=68, num_steps=7)
 
 
-@given(st.integers(1, 200), st.one_of(st.none(), st.integers(1, 300)), st.one_of(st.none(), st.integers(1, 50)))
+@given(
+    st.integers(1, 200), st.one_of(st.none(), st.integers(1, 300)), st.one_of(st.none(), st.integers(1, 50))
+)
 def test_a_window_within_a_short_program_ends_before_it(num, warmup_steps, num_steps):
     made = record([0.1] * num)
     try:

@@ -17,7 +17,9 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(rule: Rule, view: ObservationView) -> list[Finding]:
         findings = list(call(rule, view))
         for finding in findings:
-            assert finding.remedy == finding.remedy.strip(), f"a remedy of {rule.id} breaks off: {finding.remedy!r}"
+            assert finding.remedy == finding.remedy.strip(), (
+                f"a remedy of {rule.id} breaks off: {finding.remedy!r}"
+            )
             for setting in finding.candidates:
                 assert rule.declares(setting), f"{rule.id} offers {setting} and does not declare it"
                 parse(str(setting))

@@ -10,7 +10,15 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
 from dynotune.schema.model import Model, ModelCall, Optimizer
 from dynotune.schema.observation import Observation
-from dynotune.schema.trace_summary import Calls, DeviceTime, KernelClass, Kernels, Operator, Place, TraceSummary
+from dynotune.schema.trace_summary import (
+    Calls,
+    DeviceTime,
+    KernelClass,
+    Kernels,
+    Operator,
+    Place,
+    TraceSummary,
+)
 
 from .observations import attribution, loss, observed, timing
 
@@ -48,7 +56,12 @@ def lost(id_: str, share: float, **fields: Any) -> LostTime:
 def model(device: str = "cuda:0", **fields: Any) -> Model:
     """A thousand float32 parameters in training. `call` holds fields of the call."""
     training = fields.get("training", True)
-    call: dict[str, Any] = {"grad_enabled": training, "inference_mode": False, "training": training, "place": CALLED}
+    call: dict[str, Any] = {
+        "grad_enabled": training,
+        "inference_mode": False,
+        "training": training,
+        "place": CALLED,
+    }
     usual: dict[str, Any] = {
         "name": "model.Net",
         "num_parameters": 1000,
@@ -69,13 +82,24 @@ def optimizer(device: str = "cuda:0", **fields: Any) -> Optimizer:
 def kernels(mean_s: float = 1e-4, in_graphs: int = 0, num: int = 1000, **shares: float) -> Kernels:
     """Kernels by class; underscores in names are dashes. `num` of each class."""
     classes = [
-        KernelClass(name=name.replace("_", "-"), num=num, total_s=share, share=share) for name, share in shares.items()
+        KernelClass(name=name.replace("_", "-"), num=num, total_s=share, share=share)
+        for name, share in shares.items()
     ]
     return Kernels(
-        rank=None, num=num, total_s=1.0, mean_s=mean_s, median_s=mean_s, per_s=1.0, per_step=num / 10,
-        num_launches=num, in_graphs=in_graphs, mean_queue_depth=None, max_queue_depth=None, tensor_core_share=None,
+        rank=None,
+        num=num,
+        total_s=1.0,
+        mean_s=mean_s,
+        median_s=mean_s,
+        per_s=1.0,
+        per_step=num / 10,
+        num_launches=num,
+        in_graphs=in_graphs,
+        mean_queue_depth=None,
+        max_queue_depth=None,
+        tensor_core_share=None,
         classes=classes,
-    )  # fmt: skip
+    )
 
 
 def operator(name: str, num: int, self_s: float, **fields: Any) -> Operator:
@@ -89,14 +113,34 @@ def waits(total_s: float) -> Calls:
 def trace(*, device: bool, **fields: Any) -> TraceSummary:
     """Ten steps of 0.1 s."""
     row = DeviceTime(
-        rank=None, device=0, window_s=1.0, busy_s=1.0, compute_s=1.0, copy_s=0.0, communication_s=0.0, idle_s=0.0
+        rank=None,
+        device=0,
+        window_s=1.0,
+        busy_s=1.0,
+        compute_s=1.0,
+        copy_s=0.0,
+        communication_s=0.0,
+        idle_s=0.0,
     )
     usual: dict[str, Any] = {
-        "files": [], "recorder": "", "verdict": "", "window_s": 1.0, "num_steps": 10, "step_source": "profiler",
-        "shares": None, "causes": [], "devices": [row] if device else [], "gaps": [], "copies": [], "syncs": [],
-        "allocations": [], "kernels": [kernels(matmul=1.0)] if device else [], "communication": [], "ranks": None,
+        "files": [],
+        "recorder": "",
+        "verdict": "",
+        "window_s": 1.0,
+        "num_steps": 10,
+        "step_source": "profiler",
+        "shares": None,
+        "causes": [],
+        "devices": [row] if device else [],
+        "gaps": [],
+        "copies": [],
+        "syncs": [],
+        "allocations": [],
+        "kernels": [kernels(matmul=1.0)] if device else [],
+        "communication": [],
+        "ranks": None,
         "operators": [],
-    }  # fmt: skip
+    }
     return TraceSummary(**(usual | fields))
 
 

@@ -41,7 +41,11 @@ NO_GPU = {"gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0+cpu"}
 def h200(changes: Mapping[str, Any] | None = None) -> Facts:
     """The recorded facts with `changes`; a variable may be named alone, `CUDA_LAUNCH_BLOCKING`."""
     recorded: Facts = msgspec.json.decode(RECORDED.read_bytes(), type=Facts)
-    return recorded | SINCE | {name if "." in name else ENV + name: value for name, value in (changes or {}).items()}
+    return (
+        recorded
+        | SINCE
+        | {name if "." in name else ENV + name: value for name, value in (changes or {}).items()}
+    )
 
 
 def alone(facts: Facts) -> Observation:
@@ -50,7 +54,8 @@ def alone(facts: Facts) -> Observation:
 
 
 def found(id_: str, changes: Mapping[str, Any] | None = None, **program: Any) -> list[Finding]:
-    """What one rule finds on the H200 with `changes`; `program`: of a command that was watched, as `observed`.
+    """What one rule finds on the H200 with `changes`; `program`: of a command that was watched, as
+    `observed`.
 
     Raises:
         Missing: what it needs is not known.

@@ -28,13 +28,19 @@ def timing(**fields: Any) -> Timing:
 
 
 def attribution(
-    *losses: LostTime, busy_share: float | None = None, without: dict[str, float] | None = None, **shares: float
+    *losses: LostTime,
+    busy_share: float | None = None,
+    without: dict[str, float] | None = None,
+    **shares: float,
 ) -> Attribution:
     """Shares that are named; the rest is the device's."""
     parts = dict.fromkeys(("input", "transfer", "host", "communication", "other"), 0.0) | shares
     parts.setdefault("device", 1.0 - sum(parts.values()))
     return Attribution(
-        shares=Shares(**parts), lost_time=list(losses), busy_share=busy_share, counterfactual_savings=without or {}
+        shares=Shares(**parts),
+        lost_time=list(losses),
+        busy_share=busy_share,
+        counterfactual_savings=without or {},
     )
 
 
@@ -52,4 +58,6 @@ def observed(
 ) -> Observation:
     """One process that makes steps; `process` are fields of ProcessState."""
     state = ProcessState(pid=1, timing=timed, **process)
-    return Observation(command=["python"], facts=facts or {}, processes=[state], trace=trace, attribution=attributed)
+    return Observation(
+        command=["python"], facts=facts or {}, processes=[state], trace=trace, attribution=attributed
+    )

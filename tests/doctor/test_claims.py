@@ -84,7 +84,12 @@ def test_a_trace_on_the_machine_brings_the_claim_up(changes, id_, seen):
 
 
 def test_defaults_of_newer_kernels_are_defaults_too():
-    assert traces({"host.rmem_max": 4194304, "host.wmem_max": 4194304, "host.tcp_rmem": [4096, 131072, 33554432]}) == {}
+    assert (
+        traces(
+            {"host.rmem_max": 4194304, "host.wmem_max": 4194304, "host.tcp_rmem": [4096, 131072, 33554432]}
+        )
+        == {}
+    )
 
 
 def test_claims_seen_here_leave_out_those_that_findings_say_save_real_time_kernels():

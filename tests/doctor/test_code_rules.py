@@ -12,7 +12,20 @@ from dynotune.schema.host import Line, Thread
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place
 
-from .devices import CALLED, LIVE, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, optimizer, settings
+from .devices import (
+    CALLED,
+    LIVE,
+    found,
+    kernels,
+    lacks,
+    lost,
+    model,
+    on_cpu,
+    on_gpu,
+    operator,
+    optimizer,
+    settings,
+)
 from .observations import NOT_ASKED, observed
 
 BACKWARD = operator("autograd::engine::evaluate_function: AddmmBackward0", 10, 0.1)
@@ -33,7 +46,9 @@ def test_a_profiler_that_was_left_on():
 def test_a_profiler_that_keeps_the_steps_from_being_recorded_is_bounded_by_nothing():
     finding = found(observed(live={"live.profiler_place": "elsewhere"}))["profiler-left-on"]
     assert (finding.severity, type(finding.share), finding.where) == ("high", Unknown, Place())
-    assert lacks(observed(live={"live.profiler_place": NOT_ASKED}), "profiler-left-on") == ["live.profiler_place"]
+    assert lacks(observed(live={"live.profiler_place": NOT_ASKED}), "profiler-left-on") == [
+        "live.profiler_place"
+    ]
 
 
 # What the profiler leaves
@@ -48,7 +63,11 @@ def profiled_earlier(host: float = 0.6, cuda: str = "13.0", **live: Any) -> Any:
 
 def test_cupti_left_attached_costs_no_more_than_was_measured_when_the_program_profiled_itself():
     finding = found(profiled_earlier())["cupti-left-attached"]
-    assert (finding.share, finding.severity, finding.where) == (policy.CUPTI_OF_STEP, "high", Place("train.py:40"))
+    assert (finding.share, finding.severity, finding.where) == (
+        policy.CUPTI_OF_STEP,
+        "high",
+        Place("train.py:40"),
+    )
     assert settings(finding) == ["env.TEARDOWN_CUPTI=1"]
     assert "before the steps were timed, one session of torch's profiler ended" in finding.evidence
     assert {"the last session began at train.py:40", "TEARDOWN_CUPTI is not set"} <= set(finding.evidence)
@@ -69,7 +88,9 @@ def test_cupti_left_attached_stands_beside_what_else_makes_launches_slow_when_bo
         profiled_earlier(sessions=0),
         profiled_earlier(teardown=True),
         profiled_earlier(host=0.0),
-        on_gpu(live={"live.profiled_sessions": 1, "live.profiler_place": "train.py:40"}, shares={"host": 0.5}),
+        on_gpu(
+            live={"live.profiled_sessions": 1, "live.profiler_place": "train.py:40"}, shares={"host": 0.5}
+        ),
         on_cpu(live={"live.profiled_sessions": 1, "live.profiled_place": "train.py:40"}),
     ],
     ids=["no profiler", "no session that ended", "taken down", "device-bound", "still profiled", "no device"],
@@ -81,7 +102,9 @@ def test_cupti_left_attached_is_silent_when_nothing_is_lost_to_it(observation):
 
 @pytest.mark.parametrize("name", ["live.profiled_sessions", "live.profiled_teardown", "live.profiled_place"])
 def test_cupti_left_attached_is_unknown_when_the_sessions_are(name):
-    assert lacks(profiled_earlier(**{name.removeprefix("live.profiled_"): NOT_ASKED}), "cupti-left-attached") == [name]
+    assert lacks(
+        profiled_earlier(**{name.removeprefix("live.profiled_"): NOT_ASKED}), "cupti-left-attached"
+    ) == [name]
 
 
 @pytest.mark.parametrize("cuda", ["12.4", NOT_ASKED])
@@ -96,10 +119,19 @@ def test_cupti_left_attached_offers_no_setting_when_taking_cupti_down_may_crash(
 
 def distilling(**fields: Any) -> Any:
     """A teacher of which 20% of the time is the forward pass, before a backward pass of 50%."""
-    call = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
-    teacher = model("cpu", name="train.Teacher", training=False, **({"num_updated": 0, "call": call} | fields))
+    call = {
+        "grad_enabled": True,
+        "training": False,
+        "output_requires_grad": True,
+        "input_requires_grad": False,
+    }
+    teacher = model(
+        "cpu", name="train.Teacher", training=False, **({"num_updated": 0, "call": call} | fields)
+    )
     teaches = Line(function=CALLED.function, text="soft = teacher(x)", num=20)
-    backward = Line(function="train.py(9): step", num=50, leaf="/lib/torch/autograd/graph.py(9): _engine_run_backward")
+    backward = Line(
+        function="train.py(9): step", num=50, leaf="/lib/torch/autograd/graph.py(9): _engine_run_backward"
+    )
     seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[backward, teaches])]
     return on_cpu(models=[model("cpu", num_updated=20), teacher], threads=seen)
 
@@ -112,7 +144,12 @@ def test_gradients_of_a_teacher_that_nothing_updates():
 
 def test_a_teacher_of_the_programs_own_is_seen_in_its_own_lines():
     """The innermost line of the user's own is then in its forward(), which other models may share."""
-    call = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
+    call = {
+        "grad_enabled": True,
+        "training": False,
+        "output_requires_grad": True,
+        "input_requires_grad": False,
+    }
     assert found(distilling(call=call | {"seen_share": 0.1}))["gradients-unused"].share == pytest.approx(0.2)
     assert found(distilling(call=call | {"seen_share": 0.3}))["gradients-unused"].share == pytest.approx(0.5)
 
@@ -120,7 +157,12 @@ def test_a_teacher_of_the_programs_own_is_seen_in_its_own_lines():
 def test_gradients_that_are_used_or_not_computed_are_left_alone():
     assert "gradients-unused" not in found(distilling(num_updated=20))
     assert "gradients-unused" not in found(distilling(num_updated=None))
-    usual = {"grad_enabled": True, "training": False, "output_requires_grad": True, "input_requires_grad": False}
+    usual = {
+        "grad_enabled": True,
+        "training": False,
+        "output_requires_grad": True,
+        "input_requires_grad": False,
+    }
     for other in ({"grad_enabled": False}, {"output_requires_grad": False}, {"input_requires_grad": True}):
         assert "gradients-unused" not in found(distilling(call=usual | other))
 
@@ -128,7 +170,9 @@ def test_gradients_that_are_used_or_not_computed_are_left_alone():
 # Inference
 
 
-def serving(device: str = "cuda:0", *, training: bool = False, num_training: int = 0, **call: Any) -> dict[str, Any]:
+def serving(
+    device: str = "cuda:0", *, training: bool = False, num_training: int = 0, **call: Any
+) -> dict[str, Any]:
     called = {"grad_enabled": True, "output_requires_grad": True, "training": training} | call
     return {
         "models": [model(device, training=training, num_training=num_training, call=called)],
@@ -201,7 +245,9 @@ def test_gradients_that_are_filled_with_zeros_on_the_cpu():
     finding = found(on_cpu(models=models, live=zeroed, traced=traced))["zero-grad-memset"]
     assert (finding.share, finding.where) == (pytest.approx(0.2), Place("train.py:9"))
     small = [model("cpu", parameter_bytes=10**7)]
-    assert found(on_cpu(models=small, live=zeroed, traced=traced))["zero-grad-memset"].share == pytest.approx(0.042)
+    assert found(on_cpu(models=small, live=zeroed, traced=traced))["zero-grad-memset"].share == pytest.approx(
+        0.042
+    )
 
 
 def test_gradients_that_are_filled_with_zeros_on_a_device():
@@ -230,7 +276,9 @@ FILE = "/venv/ultralytics/engine/model.py"
 
 
 def change(value: str | None = ":4096:8", file: str = FILE) -> EnvironmentChange:
-    return EnvironmentChange(name="CUBLAS_WORKSPACE_CONFIG", value=value, file=file, line=134, function="__init__")
+    return EnvironmentChange(
+        name="CUBLAS_WORKSPACE_CONFIG", value=value, file=file, line=134, function="__init__"
+    )
 
 
 def test_a_variable_that_ultralytics_sets():
@@ -274,4 +322,6 @@ def test_ultralytics_that_repeats_its_results():
     assert "ul-deterministic-default" not in found(on_gpu(models=models, traced=traced))
     assert "ul-deterministic-default" not in found(on_gpu(live=live, traced=traced))
     asked = {"live.deterministic_algorithms": NOT_ASKED}
-    assert lacks(on_gpu(models=models, live=asked), "ul-deterministic-default") == ["live.deterministic_algorithms"]
+    assert lacks(on_gpu(models=models, live=asked), "ul-deterministic-default") == [
+        "live.deterministic_algorithms"
+    ]

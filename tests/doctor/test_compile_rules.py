@@ -30,13 +30,19 @@ def compiled(
     without: Any = None,
     **fields: Any,
 ) -> Any:
-    told = {"num_graphs": 1, "num_graph_breaks": 0, "num_recompilations": 0, "num_compilations_in_window": 0} | fields
+    told = {
+        "num_graphs": 1,
+        "num_graph_breaks": 0,
+        "num_recompilations": 0,
+        "num_compilations_in_window": 0,
+    } | fields
     device = "cuda:0" if program is on_gpu else "cpu"
     return program(
         *losses,
         shares=shares or {"host": 0.3},
         traced={
-            "operators": operators or [operator("aten::mul", 10, 0.5), operator("## Call CompiledFxGraph", 10, 0.5)]
+            "operators": operators
+            or [operator("aten::mul", 10, 0.5), operator("## Call CompiledFxGraph", 10, 0.5)]
         },
         compilation=Compilation(**told),
         models=[model(device, compiled=True)],
@@ -47,7 +53,11 @@ def compiled(
 
 def test_pointwise_kernels_weigh_only_where_they_are_most_of_a_step():
     usual = found(on_gpu(lost("compile-default", 0.3)))["compile-default"]
-    assert (usual.share, usual.severity, settings(usual)) == (pytest.approx(0.3), "low", ["compile.mode=default"])
+    assert (usual.share, usual.severity, settings(usual)) == (
+        pytest.approx(0.3),
+        "low",
+        ["compile.mode=default"],
+    )
     assert found(on_gpu(lost("compile-default", 0.5)))["compile-default"].severity == "medium"
     assert "compile-default" not in found(on_gpu(lost("compile-default", 0.4), models=COMPILED))
     assert "compile-default" not in found(on_gpu(lost("compile-default", 0.4), shares={"host": 0.5}))
@@ -55,7 +65,9 @@ def test_pointwise_kernels_weigh_only_where_they_are_most_of_a_step():
 
 def test_graph_breaks_stand_for_the_waits_and_name_the_line():
     breaks = ["3x /home/me/model.py:31: call to print", "1x torch/nn/x.py:2: other"]
-    finding = found(compiled(on_gpu, lost("host-bound", 0.3), num_graph_breaks=4, breaks=breaks))["graph-breaks"]
+    finding = found(compiled(on_gpu, lost("host-bound", 0.3), num_graph_breaks=4, breaks=breaks))[
+        "graph-breaks"
+    ]
     assert (finding.share, finding.severity, finding.also) == (pytest.approx(0.3), "high", ["host-bound"])
     assert finding.where == Place("/home/me/model.py(31): forward")
     assert finding.evidence == breaks
@@ -63,11 +75,14 @@ def test_graph_breaks_stand_for_the_waits_and_name_the_line():
 
 def test_a_wait_for_the_value_on_which_compiled_code_branches_is_one_finding_with_the_break():
     read = msgspec.structs.replace(
-        lost("sync-per-step", 0.05), where=Place("model.py(30): forward", "aten::is_nonzero", "cudaStreamSynchronize")
+        lost("sync-per-step", 0.05),
+        where=Place("model.py(30): forward", "aten::is_nonzero", "cudaStreamSynchronize"),
     )
     breaks = ["12x /home/me/model.py:31: Data-dependent branching"]
     losses, without = (lost("host-bound", 0.1), read), {"sync-per-step": 0.2}
-    told = found(compiled(on_gpu, *losses, num_graph_breaks=12, breaks=breaks, without=without, shares={"host": 0.15}))
+    told = found(
+        compiled(on_gpu, *losses, num_graph_breaks=12, breaks=breaks, without=without, shares={"host": 0.15})
+    )
     assert told["graph-breaks"].share == pytest.approx(0.2)
     assert "sync-per-step" not in told
     elsewhere = ["12x /home/me/model.py:31: call to print"]
@@ -77,7 +92,9 @@ def test_a_wait_for_the_value_on_which_compiled_code_branches_is_one_finding_wit
 
 def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():
     finding = found(compiled(on_cpu, num_graph_breaks=1, breaks=["1x no line"]))["graph-breaks"]
-    assert finding.share == pytest.approx(0.3 + 0.75 * 0.7 * 0.5)  # fused, three quarters of it go; there is one piece
+    assert finding.share == pytest.approx(
+        0.3 + 0.75 * 0.7 * 0.5
+    )  # fused, three quarters of it go; there is one piece
     assert finding.where == CALLED
 
 
@@ -108,7 +125,10 @@ def test_each_cut_keeps_two_generated_kernels_of_a_device_apart():
             "operators": [operator("## Call CompiledFxGraph f3", 10 * num_pieces, 0.1)],
         }
         told = Compilation(
-            num_graphs=1, num_graph_breaks=num_graph_breaks, num_recompilations=0, num_compilations_in_window=0
+            num_graphs=1,
+            num_graph_breaks=num_graph_breaks,
+            num_recompilations=0,
+            num_compilations_in_window=0,
         )
         return found(on_gpu(traced=traced, compilation=told, models=COMPILED))
 
@@ -129,7 +149,9 @@ def test_a_model_of_which_no_graph_was_made_runs_uncompiled():
 
 
 def test_the_silent_fall_back_to_eager_is_high():
-    finding = found(compiled(on_gpu, num_recompilations=8, limit_reached=["model.py(3): forward"]))["recompiles"]
+    finding = found(compiled(on_gpu, num_recompilations=8, limit_reached=["model.py(3): forward"]))[
+        "recompiles"
+    ]
     assert (finding.severity, finding.share) == ("high", pytest.approx(0.3))
     assert "model.py(3): forward" in finding.claim
     assert "mark_dynamic" in finding.remedy
@@ -158,7 +180,9 @@ GRAPHS: dict[str, Any] = {"modes": ["reduce-overhead"]}
 def test_cuda_graphs_that_were_left_out():
     finding = found(compiled(cudagraph_skips=["2x mutated inputs"], **GRAPHS))["cudagraph-skipped"]
     assert (finding.share, finding.severity) == (pytest.approx(0.3), "high")
-    assert "cudagraph-skipped" not in found(compiled(cudagraph_skips=["2x mutated inputs"], modes=["default"]))
+    assert "cudagraph-skipped" not in found(
+        compiled(cudagraph_skips=["2x mutated inputs"], modes=["default"])
+    )
     assert "cudagraph-skipped" not in found(compiled(**GRAPHS))
     assert "cudagraph-skipped" not in found(compiled(on_cpu, cudagraph_skips=["1x"], **GRAPHS))
 
@@ -175,7 +199,9 @@ def started(folder: str | None = None, container: str | None = "docker", first_s
         facts={"host.container": container, "env.TORCHINDUCTOR_CACHE_DIR": folder},
         timed=timing(time_to_first_step_s=first_s),
         models=COMPILED,
-        compilation=Compilation(num_graphs=2, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0),
+        compilation=Compilation(
+            num_graphs=2, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0
+        ),
     )
 
 
@@ -221,15 +247,20 @@ def test_a_read_elsewhere_in_the_file_of_a_break_is_a_wait_of_its_own():
     breaks = ["12x /home/me/train.py:25: Data-dependent branching"]
     told = found(
         compiled(
-            on_gpu, lost("host-bound", 0.1), *reads, num_graph_breaks=12, breaks=breaks, without={"sync-per-step": 0.4}
+            on_gpu,
+            lost("host-bound", 0.1),
+            *reads,
+            num_graph_breaks=12,
+            breaks=breaks,
+            without={"sync-per-step": 0.4},
         )
     )
     assert told["sync-per-step"].share == pytest.approx(0.4 * 0.15 / 0.20)
     assert told["sync-per-step"].where.function == here[1]
     other = [breaks[0].replace("train.py", "retrain.py")]
-    assert found(compiled(on_gpu, *reads, num_graph_breaks=12, breaks=other))["sync-per-step"].share == pytest.approx(
-        0.2
-    )
+    assert found(compiled(on_gpu, *reads, num_graph_breaks=12, breaks=other))[
+        "sync-per-step"
+    ].share == pytest.approx(0.2)
 
 
 # What compiling can save at most. Ten steps of 0.1 s are recorded: 0.3 s of them are 30% of a step.
@@ -237,7 +268,9 @@ def test_a_read_elsewhere_in_the_file_of_a_break_is_a_wait_of_its_own():
 
 def compiling(*losses: Any, fusable_s: float | None = 0.3, traced: Any = None, **fields: Any) -> float:
     told = msgspec.structs.replace(kernels(matmul=0.5, cast=0.5), fusable_s=fusable_s)
-    return bound_of_compiling(ObservationView(on_gpu(*losses, traced={"kernels": [told]} | (traced or {}), **fields)))
+    return bound_of_compiling(
+        ObservationView(on_gpu(*losses, traced={"kernels": [told]} | (traced or {}), **fields))
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +284,9 @@ def compiling(*losses: Any, fusable_s: float | None = 0.3, traced: Any = None, *
         ({"input": 0.04, "communication": 0.2}, 0.3),
     ],
 )
-def test_compiling_saves_no_more_than_the_hosts_share_and_what_fusing_spares(shares: Any, bound: float) -> None:
+def test_compiling_saves_no_more_than_the_hosts_share_and_what_fusing_spares(
+    shares: Any, bound: float
+) -> None:
     assert compiling(shares=shares) == pytest.approx(bound)
 
 
@@ -266,7 +301,9 @@ def test_pauses_of_queued_kernels_are_counted_once() -> None:
     assert compiling(shares={"other": 0.3}) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("lacking", [{"fusable_s": None}, {"traced": {"num_steps": None}}, {"timed": NOT_ASKED}])
+@pytest.mark.parametrize(
+    "lacking", [{"fusable_s": None}, {"traced": {"num_steps": None}}, {"timed": NOT_ASKED}]
+)
 def test_compiling_bound_is_unknown_when_a_fact_is_missing(lacking: Any) -> None:
     with pytest.raises(Missing):
         compiling(**lacking)

@@ -47,9 +47,15 @@ def two_ranks(observation: Observation) -> Observation:
 
 def device(index: int, busy_s: float) -> DeviceTime:
     return DeviceTime(
-        rank=None, device=index, window_s=1.0, busy_s=busy_s, compute_s=busy_s, copy_s=0.0, communication_s=0.0,
+        rank=None,
+        device=index,
+        window_s=1.0,
+        busy_s=busy_s,
+        compute_s=busy_s,
+        copy_s=0.0,
+        communication_s=0.0,
         idle_s=1 - busy_s,
-    )  # fmt: skip
+    )
 
 
 # DataParallel
@@ -57,7 +63,9 @@ def device(index: int, busy_s: float) -> DeviceTime:
 
 def test_dataparallel_costs_what_its_devices_idle():
     models = [model(wrapper="DataParallel")]
-    finding = found(on_gpu(models=models, traced={"devices": [device(0, 0.6), device(1, 0.2)]}))["dataparallel-used"]
+    finding = found(on_gpu(models=models, traced={"devices": [device(0, 0.6), device(1, 0.2)]}))[
+        "dataparallel-used"
+    ]
     assert (finding.share, finding.severity, finding.where) == (pytest.approx(0.6), "high", CALLED)
     assert "torchrun" in finding.remedy
 
@@ -88,8 +96,12 @@ def test_looking_for_unused_parameters_where_there_are_none():
     finding = found(on_cpu(models=models, shares={"host": 0.1, "communication": 0.2}, traced=traced))
     # Ten microseconds for each of twenty parameters, and one of two exchanges a step.
     assert finding["ddp-find-unused-on"].share == pytest.approx(20 * 10e-6 / 0.1 + 0.2 / 2)
-    waiting = on_gpu(lost("host-bound", 0.1), models=wrapped(find_unused_parameters=True, unused_parameters=0),
-                     shares={"host": 0.1}, traced=traced)  # fmt: skip
+    waiting = on_gpu(
+        lost("host-bound", 0.1),
+        models=wrapped(find_unused_parameters=True, unused_parameters=0),
+        shares={"host": 0.1},
+        traced=traced,
+    )
     assert found(waiting)["ddp-find-unused-on"].also == ["host-bound"]
 
 
@@ -108,7 +120,12 @@ def accumulating(num_calls: int = 4, num_synced: int = 8):
         CyclePart(kind="step", name="SGD"),
     ]
     models = [
-        model("cpu", wrapper="DistributedDataParallel", ddp=wrapped()[0].ddp, call={"num": 8, "num_synced": num_synced})
+        model(
+            "cpu",
+            wrapper="DistributedDataParallel",
+            ddp=wrapped()[0].ddp,
+            call={"num": 8, "num_synced": num_synced},
+        )
     ]
     return found(on_cpu(models=models, shares={"communication": 0.4}, cycle=cycle))
 
@@ -128,7 +145,9 @@ def test_all_reduces_beside_which_nothing_runs():
 
 
 def test_bucket_finding_leaves_out_time_that_ranks_wait_for_one_another():
-    both = found(two_ranks(on_gpu(lost("ddp-bucket-cap", 0.3), lost("rank-imbalance", 0.2), models=wrapped())))
+    both = found(
+        two_ranks(on_gpu(lost("ddp-bucket-cap", 0.3), lost("rank-imbalance", 0.2), models=wrapped()))
+    )
     assert both["ddp-bucket-cap"].share == pytest.approx(0.1)
     assert both["rank-imbalance"].share == 0.2
 
@@ -147,7 +166,9 @@ def test_a_graph_that_stays_the_same():
     finding = found(on_gpu(models=wrapped(can_set_static_graph=True)))["ddp-static-graph"]
     assert (finding.severity, type(finding.share)) == ("low", Unknown)
     assert "ddp-static-graph" not in found(on_gpu(models=wrapped()))
-    assert "ddp-static-graph" not in found(on_gpu(models=wrapped(can_set_static_graph=True, static_graph=True)))
+    assert "ddp-static-graph" not in found(
+        on_gpu(models=wrapped(can_set_static_graph=True, static_graph=True))
+    )
 
 
 # Collectives and ranks
@@ -166,7 +187,13 @@ def test_collectives_on_the_cpu_have_the_line_that_calls_them() -> None:
     model_call = Line(function="train.py(56): main", callee="torch/nn/modules/module.py(9): __call__", num=15)
     steps = Thread(of_steps=True, num=100, cpu_s=1.0, lines=[wait, model_call])
     turns = Loop(
-        function="train.py(26): average", callee=called, turns=138, calls=1, launches=3, share=0.6, num_share=0.4
+        function="train.py(26): average",
+        callee=called,
+        turns=138,
+        calls=1,
+        launches=3,
+        share=0.6,
+        num_share=0.4,
     )
     observation = on_cpu(shares={"communication": 0.8}, threads=[steps], traced={"loops": [turns]})
     finding = found(observation)["communication-exposed"]
@@ -180,7 +207,9 @@ def ranks(*waits_s: float, late: Sequence[Straggler] = ()) -> dict[str, Any]:
 
 
 def test_ranks_that_wait_for_one_another_by_chance():
-    finding = found(two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4))))["rank-imbalance"]
+    finding = found(two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4))))[
+        "rank-imbalance"
+    ]
     assert (finding.share, finding.severity) == (pytest.approx(0.4), "low")
     assert finding.evidence == ["rank 1 waits 40 ms per step"]
 
@@ -219,7 +248,9 @@ def waiting_ranks(*waits_s: float, late: Sequence[Straggler] = ()) -> Any:
 
 
 @pytest.mark.parametrize(("late_s", "severity", "share"), [(0.019, "low", 0.19), (0.03, "high", 0.3)])
-def test_a_rank_that_is_late_by_no_more_than_recording_adds_to_a_step_is_not_known_to_be_late(late_s, severity, share):
+def test_a_rank_that_is_late_by_no_more_than_recording_adds_to_a_step_is_not_known_to_be_late(
+    late_s, severity, share
+):
     # Recorded steps take 20 ms longer than plain ones of 0.1 s.
     told = ranks(0.01, 0.7, late=[Straggler(rank=0, late_s=late_s)])
     observation = two_ranks(on_gpu(lost("rank-imbalance", 0.6), traced=told))
@@ -233,7 +264,9 @@ def test_devices_that_wait_for_one_another_are_not_said_to_exchange_data():
     losing = on_gpu(lost("communication-exposed", 0.7), traced=ranks(0.6, 0.0))
     finding = found(two_ranks(losing))
     assert finding["rank-imbalance"].severity == "low"
-    assert "communication-exposed" not in finding or finding["communication-exposed"].share == pytest.approx(0.1)
+    assert "communication-exposed" not in finding or finding["communication-exposed"].share == pytest.approx(
+        0.1
+    )
 
 
 @pytest.mark.parametrize(("exchanging_s", "severity"), [((0.5, 0.49), "low"), ((0.3, 0.5), "high")])

@@ -23,7 +23,9 @@ def of_names(*names, version=None):
 
 
 def test_a_call_that_the_installed_version_no_longer_has_is_said_with_its_line_and_what_replaces_it():
-    finding = found(of_names("trt.Logger", "config.max_workspace_size", version="11.1.0.106"))["trt-removed-api"]
+    finding = found(of_names("trt.Logger", "config.max_workspace_size", version="11.1.0.106"))[
+        "trt-removed-api"
+    ]
     assert (finding.severity, finding.kind, type(finding.share)) == ("high", "correctness", Unknown)
     assert finding.claim == "config.max_workspace_size is gone from TensorRT 10.0 on."
     assert finding.where == Place("infer.py:11")
@@ -41,7 +43,13 @@ def test_a_call_that_the_installed_version_still_has_is_said_before_it_goes(vers
 
 @pytest.mark.parametrize(
     "name",
-    ["context.execute_async_v3", "torch.FP16", "DataType.INT8", "my_max_workspace_size", "dataset.max_batch_size"],
+    [
+        "context.execute_async_v3",
+        "torch.FP16",
+        "DataType.INT8",
+        "my_max_workspace_size",
+        "dataset.max_batch_size",
+    ],
 )
 def test_removed_api_finding_is_silent_when_a_name_is_still_there_or_only_looks_alike(name):
     assert "trt-removed-api" not in found(of_names(name, version="11.1.0"))

@@ -58,7 +58,11 @@ def test_a_claim_is_explained_without_a_finding():
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("loader-bond", "loader-bound"), ("dirty_ratoi", "dirty-ratio"), ("launch-blocking-of", "launch-blocking-on")],
+    [
+        ("loader-bond", "loader-bound"),
+        ("dirty_ratoi", "dirty-ratio"),
+        ("launch-blocking-of", "launch-blocking-on"),
+    ],
 )
 def test_an_unknown_word_is_refused_with_the_nearest_ones(word, near):
     with pytest.raises(UsageError) as refused:

@@ -28,7 +28,9 @@ PLAIN = Line(function="train.py(40): step", text="total += value", num=10, cpu_s
 
 def thread(*lines: Line, num: int = 100, **fields: Any) -> Thread:
     """Looked at a hundred times within a window of five seconds."""
-    return Thread(**({"name": "MainThread", "of_steps": True, "num": num, "cpu_s": 4.9, "lines": list(lines)} | fields))
+    return Thread(
+        **({"name": "MainThread", "of_steps": True, "num": num, "cpu_s": 4.9, "lines": list(lines)} | fields)
+    )
 
 
 def python(*lines: Line, host: float = 0.5, **fields: Any) -> Any:
@@ -49,7 +51,9 @@ def test_parsing_in_the_loop_is_named_with_its_line_and_what_it_calls():
 def test_habits_written_in_c_are_known_by_the_text_of_their_line():
     assert found(python(LISTED, MODULE))["tensor-from-list"].where == Place("data.py(20): __getitem__")
     # What a library does below a line is the library's.
-    inside = Line(function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40)
+    inside = Line(
+        function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40
+    )
     assert "tensor-from-list" not in found(python(inside, MODULE))
 
 
@@ -111,7 +115,10 @@ def test_pictures_that_are_written_in_the_loop_are_named(text, callee):
 
 def test_pictures_that_are_read_are_no_log():
     reads = Line(
-        function="data.py(9): item", text="x = Image.open(p)", callee=LIBRARY + "PIL/Image.py(9): open", num=20
+        function="data.py(9): item",
+        text="x = Image.open(p)",
+        callee=LIBRARY + "PIL/Image.py(9): open",
+        num=20,
     )
     assert "logged-per-step" not in found(python(reads, MODULE))
 
@@ -127,17 +134,23 @@ def test_python_without_a_habit_is_told_where_it_runs():
 
 
 def loader(*lines: Line, num_workers: int = 2, fetch_s: float = 0.3) -> Loader:
-    parts = [SamplePart(part="own", num=one.num, wall_s=1.0, function=one.function, text=one.text) for one in lines]
+    parts = [
+        SamplePart(part="own", num=one.num, wall_s=1.0, function=one.function, text=one.text) for one in lines
+    ]
     loading = Loading(num_batches=20, fetch_s=fetch_s, longest_s=fetch_s, cpu_s=fetch_s, parts=parts)
     return Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
 
 
 def test_workers_lines_say_what_makes_a_batch_slow():
-    made = found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(LISTED)], threads=[thread()]))
+    made = found(
+        on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(LISTED)], threads=[thread()])
+    )
     assert made["tensor-from-list"].share == pytest.approx(0.6)
     assert "loader-bound" in made["tensor-from-list"].also
     plain = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=90)
-    waits = on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(plain)], threads=[thread()])
+    waits = on_gpu(
+        lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(plain)], threads=[thread()]
+    )
     assert found(waits)["loader-bound"].where == Place("data.py(31): __getitem__")
 
 
@@ -146,7 +159,9 @@ def test_batches_made_in_the_training_process_come_before_what_takes_a_part_of_t
     rest = SamplePart(part="own", num=60, wall_s=0.6, function="data.py(31): get", text="mask = grow(mask)")
     parts = Loading(num_batches=20, fetch_s=0.3, longest_s=0.3, cpu_s=0.1, parts=[resize, rest])
     drawn = Loader(name="DataLoader", dataset="data.Rows", num_workers=0, loading=parts)
-    findings = found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()]))
+    findings = found(
+        on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()])
+    )
     assert list(findings)[:2] == ["num-workers-zero", "resized-per-item"]
 
 
@@ -163,7 +178,9 @@ def test_without_workers_the_loops_own_thread_is_seen_inside_the_loader():
 
 
 def test_reading_a_value_of_the_device_is_no_habit():
-    lists = Line(function="serve.py(70): handle", text="reply(torch.tensor(scores.tolist()))", num=40, cpu_s=1.9)
+    lists = Line(
+        function="serve.py(70): handle", text="reply(torch.tensor(scores.tolist()))", num=40, cpu_s=1.9
+    )
     told = Line(function="train.py(70): step", text='print(f"{loss.item():.3f}")', num=40, cpu_s=1.9)
     waits = on_gpu(lost("host-bound", 0.5), shares={"host": 0.5}, threads=[thread(lists, told, MODULE)])
     assert not {"tensor-from-list", "logged-per-step"} & set(found(waits))
@@ -190,33 +207,58 @@ def test_a_host_that_launches_most_of_the_time_has_too_many_launches_and_no_work
         function="train.py(31): step", text="loss.backward()", num=45, cpu_s=2.2,
         callee=LIBRARY + "torch/_tensor.py(600): backward",
     )  # fmt: skip
-    findings = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(MODULE, backward, PLAIN)]))
+    findings = found(
+        on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(MODULE, backward, PLAIN)])
+    )
     assert "host-bound" not in findings
     assert [str(one) for one in findings["launch-bound"].candidates] == ["compile.mode=reduce-overhead"]
     own = Line(function="train.py(14): shift", text="for value in values:", num=70, cpu_s=3.4)
-    python = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(own, MODULE, num=120)]))
+    python = found(
+        on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(own, MODULE, num=120)])
+    )
     assert python["host-bound"].where == Place("train.py(14): shift")
 
 
 def test_a_library_that_trains_for_the_program_launches_for_it():
     fits = "lightning/pytorch/trainer/trainer.py(522): fit"
     below = [
-        Line(function="train.py(90): main", text="trainer.fit(module, loader)", num=45, cpu_s=2.2,
-             callee=LIBRARY + fits, leaf=LIBRARY + leaf)
-        for leaf in ("torch/autograd/graph.py(860): _engine_run_backward", "torch/optim/adam.py(803): _fused_adam")
-    ]  # fmt: skip
+        Line(
+            function="train.py(90): main",
+            text="trainer.fit(module, loader)",
+            num=45,
+            cpu_s=2.2,
+            callee=LIBRARY + fits,
+            leaf=LIBRARY + leaf,
+        )
+        for leaf in (
+            "torch/autograd/graph.py(860): _engine_run_backward",
+            "torch/optim/adam.py(803): _fused_adam",
+        )
+    ]
     losses: dict[str, Any] = {"shares": {"host": 0.6}, "threads": [thread(*below)]}
     assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), **losses))
 
 
 def test_an_environment_in_a_folder_named_torch_is_not_torch():
-    counts = Line(function="train.py(9): step", text="frame.sum()", num=80, cpu_s=3.9,
-                  callee="/opt/torch/.venv/lib/python3.12/site-packages/pandas/core/frame.py(2): sum")  # fmt: skip
+    counts = Line(
+        function="train.py(9): step",
+        text="frame.sum()",
+        num=80,
+        cpu_s=3.9,
+        callee="/opt/torch/.venv/lib/python3.12/site-packages/pandas/core/frame.py(2): sum",
+    )
     findings = found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(counts)]))
     assert "launch-bound" not in findings and "table-read-per-item" in findings
-    trains = Line(function="train.py(9): step", text="loss.backward()", num=80, cpu_s=3.9,
-                  callee="/opt/torch/.venv/lib/python3.12/site-packages/torch/_tensor.py(2): backward")  # fmt: skip
-    assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(trains)]))
+    trains = Line(
+        function="train.py(9): step",
+        text="loss.backward()",
+        num=80,
+        cpu_s=3.9,
+        callee="/opt/torch/.venv/lib/python3.12/site-packages/torch/_tensor.py(2): backward",
+    )
+    assert "launch-bound" in found(
+        on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(trains)])
+    )
 
 
 # Setting up in the loop
@@ -226,17 +268,31 @@ def test_an_environment_in_a_folder_named_torch_is_not_torch():
     ("id_", "callee", "leaf"),
     [
         ("built-per-step", "torch/nn/modules/conv.py(9): __init__", "torch/nn/init.py(5): kaiming_uniform_"),
-        ("built-per-step", "torch/optim/adamw.py(9): __init__", "torch/optim/optimizer.py(5): add_param_group"),
+        (
+            "built-per-step",
+            "torch/optim/adamw.py(9): __init__",
+            "torch/optim/optimizer.py(5): add_param_group",
+        ),
         ("built-per-step", "torch/nn/modules/module.py(2500): load_state_dict", ""),
-        ("built-per-step", "transformers/modeling_utils.py(4000): from_pretrained", "transformers/x.py(1): y"),
+        (
+            "built-per-step",
+            "transformers/modeling_utils.py(4000): from_pretrained",
+            "transformers/x.py(1): y",
+        ),
         ("file-opened-per-item", "torch/serialization.py(1200): load", "torch/_utils.py(9): _rebuild"),
     ],
 )
-def test_line_that_sets_up_in_the_loop_is_named_although_it_calls_torch(id_: str, callee: str, leaf: str) -> None:
+def test_line_that_sets_up_in_the_loop_is_named_although_it_calls_torch(
+    id_: str, callee: str, leaf: str
+) -> None:
     line = Line(
-        function="app.py(12): answer", text="net = make()", callee=LIBRARY + callee, leaf=leaf and LIBRARY + leaf,
-        num=40, cpu_s=1.9,
-    )  # fmt: skip
+        function="app.py(12): answer",
+        text="net = make()",
+        callee=LIBRARY + callee,
+        leaf=leaf and LIBRARY + leaf,
+        num=40,
+        cpu_s=1.9,
+    )
     findings = found(python(line, MODULE))
     assert findings[id_].where == Place("app.py(12): answer") and findings[id_].share == pytest.approx(0.4)
     assert len({"built-per-step", "file-opened-per-item"} & findings.keys()) == 1
@@ -250,7 +306,9 @@ def test_call_of_a_module_sets_nothing_up() -> None:
 
 
 def made(part: str, what: str, text: str = "x = self.f(index)", share: float = 1.0) -> SamplePart:
-    return SamplePart(part=part, what=what, num=90, wall_s=share, function="data.py(9): __getitem__", text=text)
+    return SamplePart(
+        part=part, what=what, num=90, wall_s=share, function="data.py(9): __getitem__", text=text
+    )
 
 
 MADE = {
@@ -270,7 +328,9 @@ MADE = {
 def of_parts(*parts: SamplePart, num_workers: int = 2) -> Any:
     loading = Loading(num_batches=20, fetch_s=0.3, longest_s=0.3, cpu_s=0.3, parts=list(parts))
     drawn = Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers, loading=loading)
-    return found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()]))
+    return found(
+        on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()])
+    )
 
 
 @pytest.mark.parametrize("id_", ["text-parsed-per-item", "file-opened-per-item"])

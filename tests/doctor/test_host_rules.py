@@ -46,11 +46,16 @@ def test_pauses_between_short_kernels():
     finding = found(waiting(lost("launch-bound", 0.5)))["launch-bound"]
     assert (finding.share, finding.severity, finding.where) == (0.5, "high", AT)
     assert settings(finding) == ["compile.mode=reduce-overhead"]
-    assert found(waiting(lost("launch-bound", 0.5), models=[model(compiled=True)]))["launch-bound"].candidates == []
+    assert (
+        found(waiting(lost("launch-bound", 0.5), models=[model(compiled=True)]))["launch-bound"].candidates
+        == []
+    )
 
 
 def test_the_larger_part_of_the_waits_names_them():
-    launches = found(waiting(lost("launch-bound", 0.35), lost("host-bound", 0.2), lost("launch-latency", 0.05)))
+    launches = found(
+        waiting(lost("launch-bound", 0.35), lost("host-bound", 0.2), lost("launch-latency", 0.05))
+    )
     assert launches["launch-bound"].share == pytest.approx(0.6)
     assert launches["launch-bound"].also == ["launch-latency"]
     assert "host-bound" not in launches
@@ -68,19 +73,25 @@ def test_sync_finding_counts_host_work_between_waits():
 
 def test_loader_finding_counts_work_that_the_host_queues_after_late_batches():
     losses = lost("host-bound", 0.10), lost("loader-bound", 0.08)
-    late = found(on_gpu(*losses, shares={"host": 0.1, "input": 0.08}, traced=SHORT, without={"loader-bound": 0.18}))
+    late = found(
+        on_gpu(*losses, shares={"host": 0.1, "input": 0.08}, traced=SHORT, without={"loader-bound": 0.18})
+    )
     assert late["loader-bound"].share == pytest.approx(0.18)
     assert "host-bound" not in late
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.06, "low"), (0.12, "medium"), (0.25, "high")])
-def test_waits_for_the_hosts_own_work_weigh_half_since_nothing_takes_them_all_away(share: float, severity: str):
+def test_waits_for_the_hosts_own_work_weigh_half_since_nothing_takes_them_all_away(
+    share: float, severity: str
+):
     assert found(waiting(lost("host-bound", share)))["host-bound"].severity == severity
 
 
 def short(num: int, short_s: float) -> Any:
     """So many of 10,000 kernels in ten steps of 0.1 s; half of the time is that of products."""
-    few = msgspec.structs.replace(kernels(mean_s=5e-5, num=10_000, matmul=0.5), num_short=num, short_s=short_s)
+    few = msgspec.structs.replace(
+        kernels(mean_s=5e-5, num=10_000, matmul=0.5), num_short=num, short_s=short_s
+    )
     return {"kernels": [few]}
 
 
@@ -117,7 +128,8 @@ def test_idle_time_that_a_lower_clock_explains_is_of_low_severity():
     doubtful = lowered(1650.0, "sw-power-cap 1.00")
     assert (doubtful.severity, doubtful.share) == ("low", pytest.approx(0.17))
     assert "17% of a step" in doubtful.evidence[-1]
-    # Clocks that were locked are so in recorded steps, too, and steps that take as long when recorded are as hard work.
+    # Clocks that were locked are so in recorded steps, too, and steps that take as long when recorded are as
+    # hard work.
     assert lowered(1650.0).severity == "high"
     assert lowered(1650.0, "gpu-idle 1.00").severity == "high"
     assert lowered(1650.0, "sw-power-cap 1.00", slowed=1.0).severity == "high"
@@ -125,7 +137,14 @@ def test_idle_time_that_a_lower_clock_explains_is_of_low_severity():
 
 def test_host_finding_leaves_out_work_queued_late_for_pageable_copies():
     copy = Copies(
-        rank=None, kind="HtoD", pinned=False, num=10, num_bytes=10_000, total_s=1e-4, bytes_per_s=1e8, exposed_s=1e-4
+        rank=None,
+        kind="HtoD",
+        pinned=False,
+        num=10,
+        num_bytes=10_000,
+        total_s=1e-4,
+        bytes_per_s=1e8,
+        exposed_s=1e-4,
     )
     late = waiting(lost("host-bound", 0.10), without={"h2d-blocking": 0.06}, traced={"copies": [copy]})
     assert found(late)["host-bound"].share == pytest.approx(0.04)
@@ -138,8 +157,12 @@ def test_python_between_operators_on_the_cpu():
     assert "host-bound" not in found(on_cpu(shares={"host": 0.05}))
     # What the optimizer runs between its own operators is in what that costs.
     loop = Cause(id="optimizer-forloop", lost_s=0.3, share=0.3, claim="", work_s=0.1)
-    assert found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.2)
-    assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.4)
+    assert found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))[
+        "host-bound"
+    ].share == pytest.approx(0.2)
+    assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))[
+        "host-bound"
+    ].share == pytest.approx(0.4)
 
 
 def test_python_counts_as_often_as_it_was_seen_where_slowed_operators_leave_it_no_time():
@@ -165,7 +188,9 @@ def test_a_step_that_others_held_up_is_not_the_fault_of_python():
     row = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.9, communication_s=0.0)
     assert "host-bound" not in found(on_cpu(shares={"host": 0.6}, traced={"hosts": [row]}))
     slow = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)
-    assert found(on_cpu(shares={"host": 0.6}, traced={"hosts": [slow]}))["host-bound"].share == pytest.approx(0.5)
+    assert found(on_cpu(shares={"host": 0.6}, traced={"hosts": [slow]}))["host-bound"].share == pytest.approx(
+        0.5
+    )
 
 
 def test_pauses_between_queued_kernels_weigh_where_kernels_are_short():
@@ -194,7 +219,11 @@ def test_an_optimizer_that_works_tensor_by_tensor():
 
 # Loops over elements
 
-LOOP = [operator("aten::select", 8000, 0.02), operator("aten::mul", 8000, 0.06), operator("aten::mm", 10, 0.02)]
+LOOP = [
+    operator("aten::select", 8000, 0.02),
+    operator("aten::mul", 8000, 0.06),
+    operator("aten::mm", 10, 0.02),
+]
 LAYERS = [operator("aten::mul", 4000, 0.06), operator("aten::addmm", 1000, 0.04)]
 
 
@@ -221,7 +250,9 @@ def test_a_loop_over_elements_on_a_device():
     ],
 )
 def test_layers_long_operators_and_optimizers_are_no_loop(operators):
-    assert "python-elementwise-loops" not in found(on_cpu(shares={"host": 0.4}, traced={"operators": operators}))
+    assert "python-elementwise-loops" not in found(
+        on_cpu(shares={"host": 0.4}, traced={"operators": operators})
+    )
 
 
 def test_only_loops_of_the_program_itself_count():
@@ -229,11 +260,15 @@ def test_only_loops_of_the_program_itself_count():
         return Called(num=num, self_s=self_s)
 
     rows = [
-        operator("aten::mul", 8000, 0.06, callers={"optimizer": called(4000, 0.03), "library": called(4000, 0.03)}),
+        operator(
+            "aten::mul", 8000, 0.06, callers={"optimizer": called(4000, 0.03), "library": called(4000, 0.03)}
+        ),
         operator("aten::mm", 10, 0.04),
     ]
     assert "python-elementwise-loops" not in found(on_cpu(shares={"host": 0.4}, traced={"operators": rows}))
-    rows[0] = operator("aten::mul", 8000, 0.06, callers={"program": called(4000, 0.03), "backward": called(4000, 0.03)})
+    rows[0] = operator(
+        "aten::mul", 8000, 0.06, callers={"program": called(4000, 0.03), "backward": called(4000, 0.03)}
+    )
     finding = found(on_cpu(shares={"host": 0.4}, traced={"operators": rows}))["python-elementwise-loops"]
     # With their backward pass, and in proportion the Python between.
     assert finding.share == pytest.approx(0.6)
@@ -254,7 +289,9 @@ def test_of_a_loop_all_that_it_calls_counts_and_nothing_that_is_rare_or_long():
 
 
 def test_on_the_cpu_an_optimizer_costs_no_more_than_it_was_seen_to_take():
-    in_it = Line(function="train.py(9): main", text="opt.step()", leaf="/lib/torch/optim/adam.py(347): _adam", num=12)
+    in_it = Line(
+        function="train.py(9): main", text="opt.step()", leaf="/lib/torch/optim/adam.py(347): _adam", num=12
+    )
     seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[in_it])]
     slow = lost("optimizer-forloop", 0.4)
     assert found(on_cpu(slow, threads=seen))["optimizer-forloop"].share == pytest.approx(0.3)
@@ -269,7 +306,10 @@ def test_on_the_cpu_an_optimizer_costs_no_more_than_it_was_seen_to_take():
 
 def of_one_thread(observation: Observation) -> Finding | None:
     """Of rules on the machine, what is said of a single thread."""
-    return next((one for one in examine(ObservationView(observation), "machine")[0] if one.id == "omp-threads-1"), None)
+    return next(
+        (one for one in examine(ObservationView(observation), "machine")[0] if one.id == "omp-threads-1"),
+        None,
+    )
 
 
 def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():

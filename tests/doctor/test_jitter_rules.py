@@ -64,7 +64,9 @@ def test_all_collections_of_the_window_count_where_they_were_timed():
     (found,) = ask("gc-jitter", timing(), collections=often)
     assert (found.share, found.severity) == (pytest.approx(2.0 / 5), "high")
     assert "40%" in found.claim
-    assert not ask("gc-jitter", timing(), collections=Collections(num=9, num_oldest=0, total_s=0.03, longest_s=0.01))
+    assert not ask(
+        "gc-jitter", timing(), collections=Collections(num=9, num_oldest=0, total_s=0.03, longest_s=0.01)
+    )
     # The slow step was slow for another reason.
     quick = Collections(num=3, num_oldest=1, total_s=0.003, longest_s=0.002)
     assert not ask("gc-jitter", timing(slow=[slow("garbage")], typical_step_s=0.1), collections=quick)
@@ -100,7 +102,9 @@ def test_the_longest_collection_is_told_where_it_is_known():
 
 
 def test_collections_that_the_program_asks_for_have_the_place_of_the_call():
-    asked = Collections(num=50, num_oldest=50, total_s=1.0, longest_s=0.03, asked_s=0.9, asked_at="train.py(73): main")
+    asked = Collections(
+        num=50, num_oldest=50, total_s=1.0, longest_s=0.03, asked_s=0.9, asked_at="train.py(73): main"
+    )
     (finding,) = ask("gc-jitter", timing(), collections=asked)
     assert finding.claim == "Garbage collections that the program asks for take 18% of the time."
     assert finding.where == Place("train.py(73): main") and "Remove the call" in finding.remedy

@@ -52,7 +52,9 @@ def test_conversions_between_layouts_name_the_setting():
 
 
 def test_a_model_that_is_channels_last_already_is_not_told_to_become_it():
-    finding = found(on_gpu(lost("channels-last", 0.3), models=[model(channels_last_share=1.0)]))["channels-last"]
+    finding = found(on_gpu(lost("channels-last", 0.3), models=[model(channels_last_share=1.0)]))[
+        "channels-last"
+    ]
     assert finding.candidates == []
     assert "inputs" in finding.remedy
 
@@ -81,8 +83,12 @@ BY_HAND = [operator("aten::bmm", 40, 0.1), operator("aten::_softmax", 20, 0.1)]
 
 def test_attention_by_hand_counts_more_than_its_softmax_and_no_more_than_such_work():
     traced = {"operators": BY_HAND, "kernels": [kernels(matmul=0.2, softmax=0.1, optimizer=0.7)]}
-    assert found(on_gpu(lost("manual-attention", 0.05), traced=traced))["manual-attention"].share == pytest.approx(0.2)
-    assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))["manual-attention"].share == pytest.approx(0.3)
+    assert found(on_gpu(lost("manual-attention", 0.05), traced=traced))[
+        "manual-attention"
+    ].share == pytest.approx(0.2)
+    assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))[
+        "manual-attention"
+    ].share == pytest.approx(0.3)
 
 
 def test_a_little_attention_by_hand_beside_fused_attention_is_told_by_its_two_products_for_a_softmax():
@@ -148,10 +154,14 @@ def test_batch_norm_on_the_cpu():
     assert (finding.share, finding.severity) == (pytest.approx(0.1), "low")
 
 
-@pytest.mark.parametrize("fields", [{"training": True}, {"compiled": True}, {"num_modules": {"convolution": 8}}])
+@pytest.mark.parametrize(
+    "fields", [{"training": True}, {"compiled": True}, {"num_modules": {"convolution": 8}}]
+)
 def test_batch_norm_that_has_to_stay(fields):
     traced = {"kernels": [kernels(convolution=0.7, normalisation=0.3)]}
-    assert "conv-bn-unfused" not in found(on_gpu(traced=traced, models=[model(**(SERVING | fields))], optimizers=[]))
+    assert "conv-bn-unfused" not in found(
+        on_gpu(traced=traced, models=[model(**(SERVING | fields))], optimizers=[])
+    )
 
 
 # Copies and queues
@@ -200,17 +210,24 @@ def test_slow_kernels_show_that_the_guess_was_wrong():
     ],
 )
 def test_convolutions_that_need_no_timing(fields):
-    assert "cudnn-benchmark-off" not in found(convolving(**({"live": {"live.cudnn_benchmark": False}} | fields)))
+    assert "cudnn-benchmark-off" not in found(
+        convolving(**({"live": {"live.cudnn_benchmark": False}} | fields))
+    )
 
 
 def test_deterministic_convolutions_stand_for_those_that_were_not_timed():
     finding = found(convolving(live={"live.cudnn_benchmark": False, "live.cudnn_deterministic": True}))
     assert finding["cudnn-deterministic-on"].also == ["cudnn-benchmark-off"]
-    assert settings(finding["cudnn-deterministic-on"]) == ["cudnn.deterministic=false", "cudnn.benchmark=true"]
+    assert settings(finding["cudnn-deterministic-on"]) == [
+        "cudnn.deterministic=false",
+        "cudnn.benchmark=true",
+    ]
 
 
 def test_deterministic_convolutions_cost_nothing_at_inference():
-    assert "cudnn-deterministic-on" not in found(convolving(live={"live.cudnn_deterministic": True}, optimizers=[]))
+    assert "cudnn-deterministic-on" not in found(
+        convolving(live={"live.cudnn_deterministic": True}, optimizers=[])
+    )
 
 
 MANY_SHAPES = [model(**CONVOLUTIONS, call={"num_input_shapes": 40})]
@@ -281,7 +298,9 @@ def test_deterministic_algorithms_cost_where_there_are_others():
 
 def test_deterministic_algorithms_on_the_cpu():
     traced = {"operators": [operator("aten::index_add_", 10, 0.5), operator("aten::mm", 10, 0.5)]}
-    assert found(on_cpu(traced=traced, live=DETERMINISTIC))["deterministic-algos-on"].share == pytest.approx(0.5)
+    assert found(on_cpu(traced=traced, live=DETERMINISTIC))["deterministic-algos-on"].share == pytest.approx(
+        0.5
+    )
 
 
 def test_fills_of_new_memory():
@@ -299,7 +318,9 @@ def test_a_softmax_of_which_only_the_backward_is_listed_is_attention_by_hand():
     by_hand = [operator("aten::bmm", 40, 0.3), operator("aten::_softmax_backward_data", 10, 0.1)]
     shares = [kernels(matmul=0.6, softmax=0.1, elementwise=0.3)]
     traced = {"operators": by_hand, "kernels": shares}
-    assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))["manual-attention"].share == pytest.approx(0.4)
+    assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))[
+        "manual-attention"
+    ].share == pytest.approx(0.4)
 
 
 # Unknown

@@ -64,7 +64,9 @@ def found(observation: Observation) -> dict[str, Any]:
     """Findings of these families' rules by id; what they explain is gone."""
     ours = {id_ for id_, rule in all_rules().items() if rule.family in FAMILIES}
     return {
-        finding.id: finding for finding in examine(ObservationView(observation), "program")[0] if finding.id in ours
+        finding.id: finding
+        for finding in examine(ObservationView(observation), "program")[0]
+        if finding.id in ours
     }
 
 
@@ -169,7 +171,9 @@ def test_a_wait_of_half_a_hundredth_is_no_finding():
 
 
 def test_a_small_wait_is_of_low_severity():
-    assert {finding.severity for finding in found(waits(0.02, loader(0), timed=timing(step_s=1.0))).values()} == {"low"}
+    assert {
+        finding.severity for finding in found(waits(0.02, loader(0), timed=timing(step_s=1.0))).values()
+    } == {"low"}
 
 
 def test_a_wait_is_unknown_without_an_attribution():
@@ -223,9 +227,12 @@ def crowded(waited: float = 0.66, samples_per_s: float | None = 80.0, **made: An
     """A model on the CPU, two workers that compute 60 ms of each step's 100 and are ahead, and two cores."""
     usual = {"fetch_s": 0.11, "longest_s": 0.13, "cpu_s": 0.06, "busy_share": 0.58, "collate_s": 0.0}
     return waits(
-        0.05, loader(2, loading=loading(**(usual | made))), facts=CROWDED, live={"live.core_wait_s_per_s": waited},
+        0.05,
+        loader(2, loading=loading(**(usual | made))),
+        facts=CROWDED,
+        live={"live.core_wait_s_per_s": waited},
         timed=timing(wait_s=0.005, samples_per_s=samples_per_s),
-    )  # fmt: skip
+    )
 
 
 def test_workers_that_take_cores_from_operators_cost_what_they_compute_at_most():
@@ -274,7 +281,9 @@ def test_too_many_workers_that_cost_no_wait_are_of_low_severity():
 
 def test_workers_that_wait_for_a_disk_may_outnumber_the_cores():
     idle = loader(16, loading=loading(cpu_s=0.001))
-    assert "num-workers-too-many" not in found(waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 1.0}))
+    assert "num-workers-too-many" not in found(
+        waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 1.0})
+    )
     assert "num-workers-too-many" in found(waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 7.9}))
 
 
@@ -282,7 +291,9 @@ def test_the_number_of_workers_is_not_judged_without_that_of_the_cores():
     assert lacks(waits(0.2, loader(16), facts={}), "num-workers-too-many") == ["host.num_cores"]
 
 
-EPOCHS = timing(num_epochs=5, epoch_begin_s=0.55, typical_step_s=0.1)  # 5 s: five times 450 ms, less a batch of 40
+EPOCHS = timing(
+    num_epochs=5, epoch_begin_s=0.55, typical_step_s=0.1
+)  # 5 s: five times 450 ms, less a batch of 40
 
 
 def test_starting_workers_for_each_epoch():
@@ -352,7 +363,10 @@ def test_uneven_batches_want_more_of_them_ahead():
 
 
 def test_uneven_batches_want_no_more_ahead_where_operators_need_the_cores_themselves():
-    uneven, used = loader(2, loading=loading(busy_share=0.5, longest_s=0.4)), CORES | {"window.tree_cpu_s_per_s": 7.5}
+    uneven, used = (
+        loader(2, loading=loading(busy_share=0.5, longest_s=0.4)),
+        CORES | {"window.tree_cpu_s_per_s": 7.5},
+    )
     assert "prefetch-factor" not in found(waits(0.1, uneven, facts=used))
     assert "prefetch-factor" in found(waits(0.1, uneven, facts=CORES | {"window.tree_cpu_s_per_s": 4.0}))
 
@@ -407,7 +421,9 @@ def test_collating_that_takes_little_is_no_finding():
     assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.005))))
     assert "collate-heavy" not in found(waits(0.0, loader(2, loading=loading(collate_s=0.03))))
     # Workers that rest most of the time have it ready.
-    assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.03, busy_share=0.2))))
+    assert "collate-heavy" not in found(
+        waits(0.4, loader(2, loading=loading(collate_s=0.03, busy_share=0.2)))
+    )
 
 
 def test_decoding_takes_its_part_of_the_wait():
@@ -486,12 +502,19 @@ def test_workers_that_each_yield_all_of_a_data_set_are_found():
     finding = found(waits(0.3, doubled))["iterable-duplicated"]
     assert (finding.kind, finding.severity) == ("correctness", "high")
     assert "get_worker_info" in finding.remedy
-    for other in (loader(2, is_iterable=True, splits_by_worker=True), loader(1, splits_by_worker=False), loader(2)):
+    for other in (
+        loader(2, is_iterable=True, splits_by_worker=True),
+        loader(1, splits_by_worker=False),
+        loader(2),
+    ):
         assert "iterable-duplicated" not in found(waits(0.3, other))
 
 
 def test_loader_finding_has_a_samples_time_and_bytes_as_evidence():
-    parts = [SamplePart(part="read", what="zip", num=80, wall_s=0.8), SamplePart(part="own", num=20, wall_s=0.2)]
+    parts = [
+        SamplePart(part="read", what="zip", num=80, wall_s=0.8),
+        SamplePart(part="own", num=20, wall_s=0.2),
+    ]
     told = loader(2, loading=loading(parts=parts, read_bytes=4e6, storage_bytes=1e6))
     evidence = "\n".join(found(waits(0.5, told))["loader-bound"].evidence)
     assert "80% read (zip)" in evidence and "4 MB, 25% of it from storage" in evidence
@@ -514,9 +537,11 @@ def test_padding_costs_its_part_of_the_models_time_at_most():
 @pytest.mark.parametrize(
     ("without", "host", "other", "share"),
     [
-        # A device that hardly waits works on padding in proportion, also in the time that no part of a step explains.
+        # A device that hardly waits works on padding in proportion, also in the time that no part of a step
+        # explains.
         (0.9, 0.02, 0.1, 0.4 * 0.98),
-        # Without the device's work the host alone takes 0.48 of the step, which is more than what is not padding takes.
+        # Without the device's work the host alone takes 0.48 of the step, which is more than what is not
+        # padding takes.
         (0.52, 0.08, 0.0, 0.4 * 0.92),
         (0.3, 0.08, 0.0, 0.3),
     ],

@@ -70,8 +70,12 @@ def test_further_gpus_matter_for_the_same_reasons():
     assert why("gpu3.power_limit_w") == why("gpu.power_limit_w") != ""
 
 
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text("ab:", max_size=5))
-NAMES = st.sampled_from(["gpu.name", "host.memory_bytes", "env.A", "package.b", "host.x", "torch.version", "gpu.uuid"])
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text("ab:", max_size=5)
+)
+NAMES = st.sampled_from(
+    ["gpu.name", "host.memory_bytes", "env.A", "package.b", "host.x", "torch.version", "gpu.uuid"]
+)
 
 
 @given(st.dictionaries(NAMES, VALUES), st.dictionaries(NAMES, VALUES))

@@ -116,7 +116,12 @@ SILENT = {
         {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "a:1"},
     ],
     "nccl-path-disabled": [{}, {"NCCL_P2P_DISABLE": "0"}, {"NCCL_P2P_LEVEL": "NVL"}],
-    "debug-flags-left-on": [{}, {"NCCL_DEBUG": "WARN"}, {"TORCH_LOGS": "recompiles"}, {"TORCH_COMPILE_DEBUG": "0"}],
+    "debug-flags-left-on": [
+        {},
+        {"NCCL_DEBUG": "WARN"},
+        {"TORCH_LOGS": "recompiles"},
+        {"TORCH_COMPILE_DEBUG": "0"},
+    ],
     "caches-disabled": [{}, {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}],
     "bytecode-not-kept": [
         {},
@@ -136,13 +141,19 @@ SILENT = {
         REGEX | {"torch.version": "2.13.0+cu130"},
         REGEX | {"torch.version": "1.13.1"},
     ],
-    "cublas-workspace-small": [{}, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}],
+    "cublas-workspace-small": [
+        {},
+        {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+        {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"},
+    ],
 }
 
 # A variable is known, or is not known to be set; where its fact is Unknown the rule cannot tell.
 UNKNOWN = {
     "launch-blocking-on": [({"CUDA_LAUNCH_BLOCKING": NOBODY}, "env.CUDA_LAUNCH_BLOCKING")],
-    "no-memory-caching-on": [({"PYTORCH_NO_CUDA_MEMORY_CACHING": NOBODY}, "env.PYTORCH_NO_CUDA_MEMORY_CACHING")],
+    "no-memory-caching-on": [
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": NOBODY}, "env.PYTORCH_NO_CUDA_MEMORY_CACHING")
+    ],
     "omp-threads-1": [({"OMP_NUM_THREADS": "1", "host.num_cores": NOBODY}, "host.num_cores")],
     "tf32-env-override": [({"NVIDIA_TF32_OVERRIDE": NOBODY}, "env.NVIDIA_TF32_OVERRIDE")],
     "device-order": [({"gpu.count": NOBODY}, "gpu.count")],
@@ -154,7 +165,10 @@ UNKNOWN = {
         ({"torch.bytecode": NOBODY}, "torch.bytecode"),
         ({"torch.bytecode": False, "torch.bytecode_writable": NOBODY}, "torch.bytecode_writable"),
     ],
-    "driver-too-old": [({"torch.driver_ok": NOBODY}, "torch.driver_ok"), ({"torch.cuda": NOBODY}, "torch.cuda")],
+    "driver-too-old": [
+        ({"torch.driver_ok": NOBODY}, "torch.driver_ok"),
+        ({"torch.cuda": NOBODY}, "torch.cuda"),
+    ],
     "torch-without-cuda": [({"gpu.count": NOBODY}, "gpu.count"), ({"torch.cuda": NOBODY}, "torch.cuda")],
     "ptx-jit-active": [({"torch.runs_natively": NOBODY}, "torch.runs_natively")],
     "jit-cache-too-small": [({"CUDA_CACHE_MAXSIZE": NOBODY}, "env.CUDA_CACHE_MAXSIZE")],
@@ -170,7 +184,11 @@ UNKNOWN = {
 
 
 def cases(table):
-    return [pytest.param(id_, case, id=f"{id_}-{at}") for id_, rows in table.items() for at, case in enumerate(rows)]
+    return [
+        pytest.param(id_, case, id=f"{id_}-{at}")
+        for id_, rows in table.items()
+        for at, case in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize(("id_", "case"), cases(FIRES))
@@ -228,7 +246,9 @@ def test_a_healthy_machine_deserves_nothing_of_medium_severity():
 
 def test_a_healthy_machine_at_work_deserves_nothing_of_medium_severity():
     facts = h200(WINDOW | {"window.pcie_width": 16, "window.pcie_generation": 5})
-    found_, _ = examine(ObservationView(observed(facts=facts, attributed=attribution(host=0.1, input=0.05))), "machine")
+    found_, _ = examine(
+        ObservationView(observed(facts=facts, attributed=attribution(host=0.1, input=0.05))), "machine"
+    )
     assert found_ == []
 
 
@@ -281,7 +301,16 @@ def watched(id_, changes, *, operators=(), **fields):
         step_source=None,
         **{
             name: []
-            for name in ("causes", "devices", "gaps", "copies", "syncs", "allocations", "kernels", "communication")
+            for name in (
+                "causes",
+                "devices",
+                "gaps",
+                "copies",
+                "syncs",
+                "allocations",
+                "kernels",
+                "communication",
+            )
         },
         shares=None,
         ranks=None,
@@ -301,7 +330,10 @@ def test_launch_blocking_costs_at_most_the_idle_time_that_the_host_causes():
 
 
 def test_the_variable_of_cublas_costs_at_most_the_hosts_time_in_products():
-    products = [Operator(name="aten::addmm", num=400, self_s=0.02), Operator(name="aten::add", num=9, self_s=5.0)]
+    products = [
+        Operator(name="aten::addmm", num=400, self_s=0.02),
+        Operator(name="aten::add", num=9, self_s=5.0),
+    ]
     finding = watched("cublas-env-regex", REGEX, operators=products, attributed=attribution(host=0.5))
     assert finding.share == pytest.approx(0.02 / 10 / 0.01)
     finding = watched("cublas-env-regex", REGEX, operators=products, attributed=attribution(host=0.05))
@@ -320,7 +352,9 @@ def test_anomaly_detection_has_the_place_that_switches_it_on():
 
 
 def test_anomaly_detection_counts_as_a_flag_that_was_left_on():
-    finding = watched("debug-flags-left-on", {}, live={"live.anomaly_mode": True}, attributed=attribution(host=0.4))
+    finding = watched(
+        "debug-flags-left-on", {}, live={"live.anomaly_mode": True}, attributed=attribution(host=0.4)
+    )
     assert (finding.claim, finding.severity) == ("Anomaly detection of autograd is on.", "high")
     # On the CPU the stack of each operator is part of the operator: nothing bounds it.
     assert isinstance(finding.share, Unknown)
@@ -328,7 +362,9 @@ def test_anomaly_detection_counts_as_a_flag_that_was_left_on():
 
 def test_checking_each_collective_costs_at_most_the_exposed_communication():
     finding = watched(
-        "debug-flags-left-on", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, attributed=attribution(communication=0.3)
+        "debug-flags-left-on",
+        {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        attributed=attribution(communication=0.3),
     )
     assert (finding.share, finding.severity) == (pytest.approx(0.3), "high")
     both = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_COMPILE_DEBUG": "1"}
@@ -338,7 +374,9 @@ def test_checking_each_collective_costs_at_most_the_exposed_communication():
 
 def test_one_thread_costs_a_program_on_the_cpu_at_most_what_the_other_cores_could_take():
     finding = watched(
-        "omp-threads-1", NO_GPU | {"OMP_NUM_THREADS": "1", "host.num_cores": 4}, attributed=attribution(host=0.2)
+        "omp-threads-1",
+        NO_GPU | {"OMP_NUM_THREADS": "1", "host.num_cores": 4},
+        attributed=attribution(host=0.2),
     )
     assert finding.share == pytest.approx(0.8 * 3 / 4)
 

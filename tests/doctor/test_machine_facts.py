@@ -23,7 +23,8 @@ VALUES = st.one_of(
     NUMBERS,
     st.sampled_from(["", "0", "1", "powersave", "never", "always", ":0:0", "-1", "x y", "9.0", "rocm"]),
     st.lists(
-        st.sampled_from([0, 1, 99, "gpu-idle", "sw-thermal 0.5", "sw-thermal x", "sm_90", "compute_"]), max_size=4
+        st.sampled_from([0, 1, 99, "gpu-idle", "sw-thermal 0.5", "sw-thermal x", "sm_90", "compute_"]),
+        max_size=4,
     ),
     st.just(NOBODY),
 )
@@ -46,8 +47,11 @@ def test_a_machine_that_tells_nothing_has_no_findings_and_every_rule_says_why():
     facts = {name: value if name.startswith("env.") else NOBODY for name, value in h200().items()}
     findings, unknown = examine(ObservationView(alone(facts)), "machine")
     assert findings == []
-    judged_without = {id_ for id_ in all_rules() if all_rules()[id_].scope == "machine"} - {each.id for each in unknown}
-    # These look at variables alone, and none is set; nothing is swapped on, or limited, that is not known to be.
+    judged_without = {id_ for id_ in all_rules() if all_rules()[id_].scope == "machine"} - {
+        each.id for each in unknown
+    }
+    # These look at variables alone, and none is set; nothing is swapped on, or limited, that is not known to
+    # be.
     assert all(all_rules()[id_].family.startswith(("environment", "startup")) for id_ in judged_without)
 
 

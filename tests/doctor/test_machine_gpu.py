@@ -40,7 +40,10 @@ FIRES = {
     "persistence-off": [({"gpu.persistence": False}, "low")],
     "gpu-shared": [
         ({"gpu.processes": ["77 python"], "gpu.num_processes": 1, "gpu.utilisation_percent": 60}, "high"),
-        ({"gpu.processes": ["77 python"], "gpu.num_processes": 1, "gpu.memory_used_bytes": 40 << 30}, "medium"),
+        (
+            {"gpu.processes": ["77 python"], "gpu.num_processes": 1, "gpu.memory_used_bytes": 40 << 30},
+            "medium",
+        ),
         ({"gpu.processes": ["77 python"], "gpu.num_processes": 1}, "low"),
         ({"gpu.processes": NOBODY, "gpu.num_processes": NOBODY, "gpu.utilisation_percent": 60}, "high"),
         ({"gpu.processes": NOBODY, "gpu.num_processes": NOBODY, "gpu.memory_used_bytes": 40 << 30}, "medium"),
@@ -89,7 +92,10 @@ SILENT = {
 
 UNKNOWN = {
     "gpu-power-capped": [({"gpu.power_limit_w": NOBODY}, "gpu.power_limit_w")],
-    "gpu-thermal-slowdown": [({}, "a busy GPU"), (WINDOW | {"window.clock_reasons": NOBODY}, "window.clock_reasons")],
+    "gpu-thermal-slowdown": [
+        ({}, "a busy GPU"),
+        (WINDOW | {"window.clock_reasons": NOBODY}, "window.clock_reasons"),
+    ],
     "gpu-hw-slowdown": [({}, "a busy GPU")],
     "gpu-sync-boost": [({}, "a busy GPU")],
     "gpu-clocks-locked-low": [
@@ -109,7 +115,11 @@ UNKNOWN = {
 
 
 def cases(table):
-    return [pytest.param(id_, case, id=f"{id_}-{at}") for id_, rows in table.items() for at, case in enumerate(rows)]
+    return [
+        pytest.param(id_, case, id=f"{id_}-{at}")
+        for id_, rows in table.items()
+        for at, case in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize(("id_", "case"), cases(FIRES))

@@ -45,7 +45,10 @@ FIRES = {
     ],
     "numa-balancing": [(TWO_NODES | {"host.numa_balancing": 1, "host.affinity": [0, 1]}, "low")],
     "zone-reclaim": [(TWO_NODES | {"host.zone_reclaim_mode": 1}, "medium")],
-    "preempt-rt-kernel": [({"host.preempt_rt": True}, "high"), (NO_GPU | {"host.preempt_rt": True}, "medium")],
+    "preempt-rt-kernel": [
+        ({"host.preempt_rt": True}, "high"),
+        (NO_GPU | {"host.preempt_rt": True}, "medium"),
+    ],
     "swap-active": [
         (SWAP | WINDOW | {"window.swapped_pages": 40_000}, "high"),
         (SWAP | {"host.memory_available_bytes": 1 << 30}, "medium"),
@@ -118,7 +121,11 @@ UNKNOWN = {
 
 
 def cases(table):
-    return [pytest.param(id_, case, id=f"{id_}-{at}") for id_, rows in table.items() for at, case in enumerate(rows)]
+    return [
+        pytest.param(id_, case, id=f"{id_}-{at}")
+        for id_, rows in table.items()
+        for at, case in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize(("id_", "case"), cases(FIRES))
@@ -149,7 +156,11 @@ def test_shared_memory_is_compared_with_what_the_workers_of_the_program_hold():
     (finding,) = found("shm-too-small", small, loaders=[LARGE_BATCHES])
     assert finding.severity == "high"  # 2 × 8 workers × 2 batches × 38 MiB
     assert (
-        found("shm-too-small", {"host.shm_bytes": 8 << 30, "host.shm_free_bytes": 8 << 30}, loaders=[LARGE_BATCHES])
+        found(
+            "shm-too-small",
+            {"host.shm_bytes": 8 << 30, "host.shm_free_bytes": 8 << 30},
+            loaders=[LARGE_BATCHES],
+        )
         == []
     )
 
@@ -160,7 +171,9 @@ def test_a_program_without_loader_workers_needs_no_shared_memory():
 
 
 def test_each_tensor_of_each_batch_of_a_worker_counts_as_an_open_file():
-    many = Loader(name="DataLoader", dataset="Rows", num_workers=16, prefetch_factor=4, batch=LARGE_BATCHES.batch * 10)
+    many = Loader(
+        name="DataLoader", dataset="Rows", num_workers=16, prefetch_factor=4, batch=LARGE_BATCHES.batch * 10
+    )
     (finding,) = found("fd-limit-loader", {"host.nofile_soft": 1024}, loaders=[many])
     assert "1280 tensors" in finding.evidence[0]
     shared = {"live": {"live.multiprocessing_sharing": "file_system"}}

@@ -18,7 +18,9 @@ from .test_transfer_rules import _model
 GB = 10**9
 
 
-@pytest.mark.parametrize(("grown", "severity"), [(2 << 20, "low"), (50 * 1000**2, "medium"), (2 * GB, "high")])
+@pytest.mark.parametrize(
+    ("grown", "severity"), [(2 << 20, "low"), (50 * 1000**2, "medium"), (2 * GB, "high")]
+)
 def test_device_memory_that_grows_with_each_step(grown, severity):
     finding = found(holds(allocators=[allocator(allocated_growth_bytes=grown)]))["leak-graph-kept"]
     assert (finding.kind, finding.severity) == ("memory", severity)
@@ -69,7 +71,9 @@ def test_a_graph_that_grows_is_found_before_memory_shows_it():
 
 def test_a_step_that_takes_other_branches_keeps_no_graph():
     grown = 8 * timing().num_steps
-    assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown, graph_nodes=5 * grown))
+    assert "leak-graph-kept" not in found(
+        holds(allocators=[], graph_nodes_growth=grown, graph_nodes=5 * grown)
+    )
     assert "leak-graph-kept" in found(holds(allocators=[], graph_nodes_growth=grown, graph_nodes=2 * grown))
 
 
@@ -106,7 +110,8 @@ def test_a_process_that_grows_without_its_graph_has_a_buffer_that_fills_up():
     assert with_graph.severity == "high" and "loss.detach()" in with_graph.remedy
     slow = grows | {"rss_growth_bytes": 33 << 20, "graph_nodes_growth": 100_000}
     assert (
-        found(holds(facts={"host.memory_available_bytes": 10**6 * GB}, **slow))["leak-graph-kept"].severity == "medium"
+        found(holds(facts={"host.memory_available_bytes": 10**6 * GB}, **slow))["leak-graph-kept"].severity
+        == "medium"
     )
 
 
@@ -149,7 +154,11 @@ def test_growth_is_unknown_where_it_was_not_followed():
 
 def test_leak_finding_names_objects_that_each_step_leaves_behind():
     per_step = timing().num_steps
-    grown = [GrownType("torch.Tensor", 900, 40), GrownType("builtins.cell", 900, 20), GrownType("builtins.dict", 90, 2)]
+    grown = [
+        GrownType("torch.Tensor", 900, 40),
+        GrownType("builtins.cell", 900, 20),
+        GrownType("builtins.dict", 90, 2),
+    ]
     observation = holds(allocators=[], graph_nodes_growth=12 * per_step)
     counted = msgspec.structs.replace(observation, objects=GrownObjects(num_steps=20, grown=grown))
     evidence = found(counted)["leak-graph-kept"].evidence

@@ -58,7 +58,9 @@ def test_emptying_finding_takes_in_the_retries_that_it_brings():
 
 
 def test_emptying_now_and_then_costs_what_the_slow_steps_lose():
-    steps = timing(slow=[SlowStep(index=4, step_s=0.6, wait_s=0.0, causes=["allocation"])], typical_step_s=0.1)
+    steps = timing(
+        slow=[SlowStep(index=4, step_s=0.6, wait_s=0.0, causes=["allocation"])], typical_step_s=0.1
+    )
     live = {"live.empty_cache_calls": 12, "live.empty_cache_place": ""}
     (finding,) = found(holds(loss("empty-cache-in-loop", 0.02), live=live, timed=steps)).values()
     assert (finding.id, finding.also) == ("empty-cache-in-loop", ["alloc-jitter"])

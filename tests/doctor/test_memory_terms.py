@@ -19,7 +19,9 @@ PLACE = "/home/me/train.py(31): main"
 USUAL = {"weights": 2, "gradients": 2, "optimizer": 4, "activations": 8, "temporary": 1, "context": 1}
 
 
-def rank(sizes: dict[str, float] | None = None, blocks: dict[str, float] | None = None, **fields: Any) -> RankMemory:
+def rank(
+    sizes: dict[str, float] | None = None, blocks: dict[str, float] | None = None, **fields: Any
+) -> RankMemory:
     """A training that lacks nothing; sizes in GiB."""
     told = {name: int(size * GIB) for name, size in (blocks or {}).items()}
     terms = [
@@ -34,10 +36,16 @@ def rank(sizes: dict[str, float] | None = None, blocks: dict[str, float] | None 
     total = sum(term.num_bytes for term in terms)
     peak = Moment(process_bytes=total, reserved_bytes=total - GIB, requested_bytes=total - GIB, terms=terms)
     usual: dict[str, Any] = {
-        "pid": 1, "device": 0, "total_bytes": 80 * GIB, "others_bytes": 0, "peak": peak, "steady": peak, "trains": True,
+        "pid": 1,
+        "device": 0,
+        "total_bytes": 80 * GIB,
+        "others_bytes": 0,
+        "peak": peak,
+        "steady": peak,
+        "trains": True,
         "step_s": 0.1,
         "facts": {"autocast": True, "dtype": "float32", "grad_enabled": True, "fused": True, "foreach": None},
-    }  # fmt: skip
+    }
     facts = usual["facts"] | fields.pop("facts", {})
     return RankMemory(**(usual | fields | {"facts": facts}))
 
@@ -93,7 +101,9 @@ def test_settings_and_the_place_are_named() -> None:
 def test_the_rank_that_holds_most_is_the_one_that_counts() -> None:
     small = rank(facts={"autocast": False}, sizes={"activations": 4})
     assert found(small, rank()) == {}
-    assert "memory-autocast" in found(rank(), msgspec.structs.replace(small, peak=rank(sizes={"activations": 20}).peak))
+    assert "memory-autocast" in found(
+        rank(), msgspec.structs.replace(small, peak=rank(sizes={"activations": 20}).peak)
+    )
 
 
 def test_memory_that_was_not_recorded_gives_nothing() -> None:
@@ -103,7 +113,8 @@ def test_memory_that_was_not_recorded_gives_nothing() -> None:
 
 
 def diagnosed(*ranks: RankMemory, **allocator: Any) -> str:
-    """Return the severity of a saving of 40% of a process whose steps were watched, in 8 of 80 GiB unless told."""
+    """Return the severity of a saving of 40% of a process whose steps were watched, in 8 of 80 GiB unless
+    told."""
     usual: dict[str, Any] = dict.fromkeys(Allocator.__struct_fields__, 0) | {"total_bytes": 80 * GIB}
     counters = Allocator(**(usual | {"allocated_levels_bytes": []} | allocator))
     process = ProcessState(pid=1, allocators=[counters])

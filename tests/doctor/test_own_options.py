@@ -21,7 +21,13 @@ WORKERS = Setting("loader.num_workers", 8)
 
 def option(name, value, const=None, help="", choices=(), default=None, flags=()):
     return ProgramOption(
-        name=name, value=value, const=const, help=help, choices=list(choices), default=default, flags=[*flags, name]
+        name=name,
+        value=value,
+        const=const,
+        help=help,
+        choices=list(choices),
+        default=default,
+        flags=[*flags, name],
     )
 
 
@@ -40,7 +46,14 @@ def finding(*candidates, id_="some"):
 
 @pytest.mark.parametrize(
     "name",
-    ["--workers", "--num-workers", "--num_workers", "--data-workers", "--dataloader_num_workers", "trainer.workers"],
+    [
+        "--workers",
+        "--num-workers",
+        "--num_workers",
+        "--data-workers",
+        "--dataloader_num_workers",
+        "trainer.workers",
+    ],
 )
 def test_workers_are_named_when_the_program_has_an_option_for_them(name):
     found = offered(finding(WORKERS), option(name, "2"))
@@ -67,7 +80,10 @@ def test_option_is_not_named_when_it_only_looks_like_one(other):
 
 
 def test_letter_is_named_when_its_help_says_workers():
-    assert offered(finding(WORKERS), option("-j", "2", help="data loading workers")).option.words == ["-j", "8"]
+    assert offered(finding(WORKERS), option("-j", "2", help="data loading workers")).option.words == [
+        "-j",
+        "8",
+    ]
     assert offered(finding(WORKERS), option("--workers", "2", flags=["-j"])).option.name == "--workers"
 
 
@@ -84,9 +100,17 @@ def test_letter_is_named_when_its_help_says_workers():
             ["--precision", "bf16"],
         ),
         (("compile.mode", "default"), option("--torchcompile", "False", const="True"), ["--torchcompile"]),
-        (("layout.channels_last", True), option("--channels-last", "False", const="True"), ["--channels-last"]),
+        (
+            ("layout.channels_last", True),
+            option("--channels-last", "False", const="True"),
+            ["--channels-last"],
+        ),
         (("loader.pin_memory", True), option("--pin-mem", "False", const="True"), ["--pin-mem"]),
-        (("determinism.algorithms", False), option("model.deterministic", "True"), ["model.deterministic=False"]),
+        (
+            ("determinism.algorithms", False),
+            option("model.deterministic", "True"),
+            ["model.deterministic=False"],
+        ),
         (
             ("compile.mode", "default"),
             option("--compile", "False", const="True", flags=["--no-compile"]),
@@ -106,7 +130,10 @@ def test_switch_is_named_when_it_is_not_as_wanted(candidate, has, words):
         (("precision.autocast", "bf16"), option("--precision", "bf16", choices=["fp32", "bf16"])),
         (("compile.mode", "default"), option("--compile", None)),  # it takes a value that is not known
         (("compile.mode", "default"), option("--compile", "inductor")),
-        (("compile.mode", "default"), option("--no-compile", "False", const="True")),  # not typed: it is compiled
+        (
+            ("compile.mode", "default"),
+            option("--no-compile", "False", const="True"),
+        ),  # not typed: it is compiled
         (("determinism.algorithms", False), option("--deterministic", "False", const="True")),
         (("determinism.algorithms", True), option("--deterministic", "True", const="True")),
     ],
@@ -141,8 +168,13 @@ def test_larger_number_is_named_when_validation_is_frequent():
 def test_diagnosis_names_the_option_when_a_rule_finds_the_loader():
     told = attribution(loss("loader-bound", 0.6), busy_share=0.3, input=0.6)
     loader = Loader(name="DataLoader", dataset="d", num_workers=0)
-    seen = observed(timed=timing(wait_s=0.06), attributed=told, loaders=[loader], options=[option("--workers", "0")],
-                    facts={"host.num_cores": 8})  # fmt: skip
+    seen = observed(
+        timed=timing(wait_s=0.06),
+        attributed=told,
+        loaders=[loader],
+        options=[option("--workers", "0")],
+        facts={"host.num_cores": 8},
+    )
     findings, _ = examine(ObservationView(seen))
     assert any(one.option is not None and one.option.name == "--workers" for one in findings)
 

@@ -32,7 +32,9 @@ def test_a_small_part_under_an_unknown_name_is_no_alarm():
 
 def test_periodic_finding_is_low_when_the_work_begins_inside_a_library():
     # Every step calls generate() there, and some of them begin with a new prompt.
-    prefill = work("other", 0.4, function="/venv/lib/python3.12/site-packages/transformers/utils.py(3208): _sample")
+    prefill = work(
+        "other", 0.4, function="/venv/lib/python3.12/site-packages/transformers/utils.py(3208): _sample"
+    )
     assert found(on_cpu(periodic=[prefill]))["periodic-work"].severity == "low"
     # What validates is known by its name, wherever it begins.
     inside = work("validation", 0.4, function="/venv/lib/python3.12/site-packages/lightning/loop.py(9): run")
@@ -79,7 +81,9 @@ def test_rare_work_is_told_when_it_was_seen_once_and_an_earlier_step_was_as_long
     )
 
 
-NUMPIFIES = "/venv/lib/python3.12/site-packages/transformers/trainer_pt_utils.py(20): torch_pad_and_concatenate"
+NUMPIFIES = (
+    "/venv/lib/python3.12/site-packages/transformers/trainer_pt_utils.py(20): torch_pad_and_concatenate"
+)
 
 
 @pytest.mark.parametrize(
@@ -95,5 +99,7 @@ NUMPIFIES = "/venv/lib/python3.12/site-packages/transformers/trainer_pt_utils.py
 )
 def test_remedy_is_to_keep_less_when_most_of_a_validation_joins_outputs(callee, text, is_kept):
     stack = [StackLine(function=callee, text=text, num=50)]
-    finding = found(on_cpu(periodic=[work("validation", 0.9, callee=callee)], stack=stack))["validation-often"]
+    finding = found(on_cpu(periodic=[work("validation", 0.9, callee=callee)], stack=stack))[
+        "validation-often"
+    ]
     assert ("Do not keep the outputs" in finding.remedy) == is_kept

@@ -27,7 +27,11 @@ def products(share: float) -> dict[str, Any]:
 
 def test_products_without_tensor_cores_cost_what_their_rate_says():
     finding = found(on_gpu(lost("fp32-matmul-no-tf32", 0.5), traced=products(0.5)))["fp32-matmul-no-tf32"]
-    assert (finding.share, finding.severity, finding.where) == (pytest.approx(0.5 * (1 - 1 / 7.4)), "high", AT)
+    assert (finding.share, finding.severity, finding.where) == (
+        pytest.approx(0.5 * (1 - 1 / 7.4)),
+        "high",
+        AT,
+    )
     assert "changes results" in finding.claim
     assert settings(finding) == ["matmul.fp32_precision=high", "precision.autocast=bf16"]
     assert finding.also == ["amp-absent"]
@@ -35,7 +39,9 @@ def test_products_without_tensor_cores_cost_what_their_rate_says():
 
 def test_a_device_that_gains_less_from_tf32_is_told_less():
     ada = {"live.compute_capability": "8.9"}
-    finding = found(on_gpu(lost("fp32-matmul-no-tf32", 0.5), traced=products(0.5), live=ada))["fp32-matmul-no-tf32"]
+    finding = found(on_gpu(lost("fp32-matmul-no-tf32", 0.5), traced=products(0.5), live=ada))[
+        "fp32-matmul-no-tf32"
+    ]
     assert finding.share == pytest.approx(0.25)
 
 
@@ -119,7 +125,9 @@ def test_training_in_float16_without_a_scaler_is_a_fault_of_correctness():
         assert (finding.kind, finding.severity, type(finding.share)) == ("correctness", "high", Unknown)
 
 
-@pytest.mark.parametrize("fields", [{"live": FP16 | {"live.grad_scaler": True}}, {"live": BF16}, {"optimizers": []}])
+@pytest.mark.parametrize(
+    "fields", [{"live": FP16 | {"live.grad_scaler": True}}, {"live": BF16}, {"optimizers": []}]
+)
 def test_float16_that_needs_no_scaler(fields):
     assert "amp-fp16-no-scaler" not in found(on_gpu(**({"live": FP16} | fields)))
 

@@ -16,7 +16,9 @@ from dynotune.schema.trace_summary import Loop, Place
 from .devices import found, kernels, lost, model, on_cpu, on_gpu, operator
 
 NET = "/home/me/net.py(38): forward"
-TURN = StackLine(function="net.py(46): forward", text="h = self.cell(x[t], h)", callee="net.py(22): forward", num=50)
+TURN = StackLine(
+    function="net.py(46): forward", text="h = self.cell(x[t], h)", callee="net.py(22): forward", num=50
+)
 STACK = [
     StackLine(function="train.py(60): main", text="out = net(x)", callee=TURN.function, num=60),
     TURN,
@@ -31,9 +33,14 @@ SHORT = msgspec.structs.replace(kernels(elementwise=1.0, num=9000), num_short=80
 
 def loop(**fields: Any) -> Loop:
     usual: dict[str, Any] = {
-        "function": NET, "callee": "/home/me/net.py(20): forward", "turns": 160, "calls": 1.0, "launches": 12.0,
-        "share": 0.8, "num_share": 0.9,
-    }  # fmt: skip
+        "function": NET,
+        "callee": "/home/me/net.py(20): forward",
+        "turns": 160,
+        "calls": 1.0,
+        "launches": 12.0,
+        "share": 0.8,
+        "num_share": 0.9,
+    }
     return Loop(**(usual | fields))
 
 
@@ -46,7 +53,8 @@ def test_loop_has_the_line_that_calls_what_a_turn_calls_when_samples_show_it() -
     found_loop = main_loop(ObservationView(small(loop())))
     assert found_loop is not None and found_loop.where == Place("net.py(46): forward")
     assert found_loop.evidence() == (
-        "160 turns of the loop at net.py(46): forward, 12 operators each: 90% of all operators, 80% of their time: "
+        "160 turns of the loop at net.py(46): forward, 12 operators each: 90% of all operators, 80% of "
+        "their time: "
         "h = self.cell(x[t], h)"
     )
 
@@ -69,7 +77,9 @@ def test_line_is_of_the_last_function_before_it_when_two_have_one_name() -> None
         ({"turns": 8, "calls": 160.0, "share": 0.1, "num_share": 0.35}, 160),
     ],
 )
-def test_inner_loop_counts_when_it_makes_most_of_the_outer_loops_launches(inner: dict[str, Any], turns: int) -> None:
+def test_inner_loop_counts_when_it_makes_most_of_the_outer_loops_launches(
+    inner: dict[str, Any], turns: int
+) -> None:
     found_loop = main_loop(ObservationView(small(loop(), loop(**inner))))
     assert found_loop is not None and found_loop.loop.turns == turns
 
@@ -110,7 +120,8 @@ def test_finding_names_the_loop_when_one_makes_its_launches(id: str, observation
 
 
 def recurrent(product_s: float = 5e-4, num_tensors: int = 20, **fields: Any) -> Observation:
-    """Ten steps, each with 160 turns of five products; `product_s` is what a busy machine makes of a small one."""
+    """Ten steps, each with 160 turns of five products; `product_s` is what a busy machine makes of a small
+    one."""
     rows = [operator("aten::addmm", 8000, 8000 * product_s), operator("aten::sigmoid", 3200, 0.1)]
     turns = loop(**{"share": 0.95, "num_share": 0.95} | fields)
     models = [model("cpu", num_tensors=num_tensors)]

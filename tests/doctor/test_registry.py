@@ -124,7 +124,11 @@ def test_a_rule_that_lacks_a_fact_is_unknown_and_the_others_are_asked_all_the_sa
 
 def judged_once(judgement, **declared):
     """The findings of a rule that concludes this."""
-    return list(rule(family="work", id="a", **TEXTS, **declared)(lambda view: [judgement])(ObservationView(observed())))
+    return list(
+        rule(family="work", id="a", **TEXTS, **declared)(lambda view: [judgement])(
+            ObservationView(observed())
+        )
+    )
 
 
 def test_the_severity_is_that_of_the_share_and_a_cost_too_small_to_tell_is_no_finding():
@@ -135,7 +139,10 @@ def test_the_severity_is_that_of_the_share_and_a_cost_too_small_to_tell_is_no_fi
 
 
 def test_a_judgement_that_says_what_an_unknown_share_means_stands_however_small_its_share_is():
-    assert judged_once(Judgement(claim="", share=Unknown("not measured"), otherwise="medium"))[0].severity == "medium"
+    assert (
+        judged_once(Judgement(claim="", share=Unknown("not measured"), otherwise="medium"))[0].severity
+        == "medium"
+    )
     assert judged_once(Judgement(claim="", share=0.0, otherwise="medium"))[0].severity == "low"
 
 
@@ -143,7 +150,9 @@ def test_a_finding_offers_the_declared_settings_unless_it_names_others():
     offered = [Setting("compile.mode", "default"), "loader.num_workers"]
     other = Setting("loader.num_workers", 2)
     assert judged_once(Judgement(claim="", share=0.2), candidates=offered)[0].candidates == offered[:1]
-    assert judged_once(Judgement(claim="", share=0.2, candidates=[other]), candidates=offered)[0].candidates == [other]
+    assert judged_once(Judgement(claim="", share=0.2, candidates=[other]), candidates=offered)[
+        0
+    ].candidates == [other]
     assert judged_once(Judgement(claim="", share=0.2, candidates=[]), candidates=offered)[0].candidates == []
 
 

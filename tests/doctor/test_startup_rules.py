@@ -1,4 +1,5 @@
-"""Rules about the start, with starts that were timed: in which state each fires, is silent, and cannot tell."""
+"""Rules about the start, with starts that were timed: in which state each fires, is silent, and cannot
+tell."""
 
 from __future__ import annotations
 
@@ -104,12 +105,22 @@ UNKNOWN = {
 # Rules that judge without timed starts too, and what these add.
 ALSO_FIRE = [
     ("ptx-jit-active", JIT, "high", "3 MiB in the driver"),
-    ("ptx-jit-active", JIT | {"start.saved_s": 2.0}, "medium", "20 s to the first step with the caches cold, 8 s"),
+    (
+        "ptx-jit-active",
+        JIT | {"start.saved_s": 2.0},
+        "medium",
+        "20 s to the first step with the caches cold, 8 s",
+    ),
     ("ptx-jit-active", JIT | {"start.saved_s": 0.0}, "low", "3 MiB"),
     ("ptx-jit-active", NO_TORCH | JIT, "high", "3 MiB"),
     # Without torch a few bytes are kernels of the program's own.
     ("ptx-jit-active", NO_TORCH | TIMED | {"start.cuda_added_bytes": 4000}, "low", "3.91 KiB"),
-    ("ptx-jit-active", NO_TORCH | TIMED | CARRIES_PTX | {"CUDA_CACHE_MAXSIZE": "1000"}, "high", "1 of its libraries"),
+    (
+        "ptx-jit-active",
+        NO_TORCH | TIMED | CARRIES_PTX | {"CUDA_CACHE_MAXSIZE": "1000"},
+        "high",
+        "1 of its libraries",
+    ),
     ("ptx-jit-active", NO_TORCH | TIMED | CARRIES_PTX | {"CUDA_CACHE_DISABLE": "1"}, "high", "(kernels)"),
     ("jit-cache-too-small", JIT | {"start.cuda_again_bytes": 3 << 20}, "high", "3 MiB again"),
     (
@@ -118,11 +129,26 @@ ALSO_FIRE = [
         "medium",
         "nothing is kept",
     ),
-    ("jit-cache-disabled", NO_TORCH | TIMED | CARRIES_PTX | {"CUDA_CACHE_DISABLE": "1"}, "high", "1 MiB of PTX"),
+    (
+        "jit-cache-disabled",
+        NO_TORCH | TIMED | CARRIES_PTX | {"CUDA_CACHE_DISABLE": "1"},
+        "high",
+        "1 MiB of PTX",
+    ),
     ("jit-cache-disabled", JIT | {"CUDA_CACHE_DISABLE": "1"}, "high", "CUDA_CACHE_DISABLE=1"),
     ("compile-cold-cache", COMPILED | {"cache.inductor.lasts": False}, "high", "torchinductor_me"),
-    ("compile-cold-cache", COMPILED | {"cache.inductor.writable": False, "start.saved_s": 2.0}, "medium", "8 s"),
-    ("caches-disabled", COMPILED | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, "medium", "8 s with them warm"),
+    (
+        "compile-cold-cache",
+        COMPILED | {"cache.inductor.writable": False, "start.saved_s": 2.0},
+        "medium",
+        "8 s",
+    ),
+    (
+        "caches-disabled",
+        COMPILED | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
+        "medium",
+        "8 s with them warm",
+    ),
     ("caches-disabled", TIMED | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, "low", "=1"),
 ]
 ALSO_SILENT = [
@@ -135,12 +161,19 @@ ALSO_SILENT = [
     ("jit-cache-too-small", JIT),
     ("compile-cold-cache", COMPILED),
     ("compile-cold-cache", TIMED | {"cache.inductor.lasts": False}),
-    ("compile-cold-cache", COMPILED | {"cache.inductor.lasts": False, "cache.inductor.off": "it is disabled"}),
+    (
+        "compile-cold-cache",
+        COMPILED | {"cache.inductor.lasts": False, "cache.inductor.off": "it is disabled"},
+    ),
 ]
 
 
 def cases(table):
-    return [pytest.param(id_, case, id=f"{id_}-{at}") for id_, rows in table.items() for at, case in enumerate(rows)]
+    return [
+        pytest.param(id_, case, id=f"{id_}-{at}")
+        for id_, rows in table.items()
+        for at, case in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize(("id_", "case"), cases(FIRES))
@@ -177,7 +210,9 @@ def test_starts_that_lost_nothing_speak_against_it(id_, changes):
 
 
 def test_compile_cache_finding_is_unknown_when_the_program_was_not_watched():
-    assert missing("compile-cold-cache", COMPILED | {"cache.inductor.lasts": NOBODY}) == "cache.inductor.lasts"
+    assert (
+        missing("compile-cold-cache", COMPILED | {"cache.inductor.lasts": NOBODY}) == "cache.inductor.lasts"
+    )
     _, unknown = examine(ObservationView(Observation(facts=h200())), "program")
     assert "compile-cold-cache" in {each.id for each in unknown}
 
@@ -200,5 +235,7 @@ def test_start_is_named_when_a_command_that_ended_spent_most_of_its_time_there(w
 
 def test_verdict_says_that_the_start_takes_most_of_the_time():
     timed = timing(step_s=0.01, time_to_first_step_s=10.01)
-    told = conclude(observed(timed=timed, attributed=attribution(host=0.5), facts={"command.whole_s": 11.0})).verdict
+    told = conclude(
+        observed(timed=timed, attributed=attribution(host=0.5), facts={"command.whole_s": 11.0})
+    ).verdict
     assert told.endswith("The command takes 11 s, of which 10 s pass before its first step.")

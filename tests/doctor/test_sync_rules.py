@@ -20,7 +20,9 @@ def synchronises(*losses, without=None, **fields):
 
 
 def test_a_wait_in_each_step_names_what_waits():
-    other = loss("sync-per-step", 0.05, where=Place("train.py(40): log", "aten::nonzero", "cudaStreamSynchronize"))
+    other = loss(
+        "sync-per-step", 0.05, where=Place("train.py(40): log", "aten::nonzero", "cudaStreamSynchronize")
+    )
     finding = found(synchronises(loss("sync-per-step", 0.2, where=ITEM), other))["sync-per-step"]
     assert (finding.share, finding.severity, finding.where) == (0.25, "high", ITEM)
     assert "only once in many steps" in finding.remedy
@@ -61,11 +63,15 @@ def test_waits_are_unknown_without_an_attribution():
     assert lacks(lacking, "sync-per-step") == ["where a step goes"]
 
 
-UNSYNCED = Calls(rank=None, call="cudaMemcpyAsync", num=10, total_s=0.1, where=Place("train.py(31): step", "aten::to"))
+UNSYNCED = Calls(
+    rank=None, call="cudaMemcpyAsync", num=10, total_s=0.1, where=Place("train.py(31): step", "aten::to")
+)
 
 
 def test_a_copy_that_is_read_before_it_has_arrived():
-    finding = found(synchronises(copies=[copies(True, kind="DtoH")], unsynced=[UNSYNCED]))["d2h-nonblocking-unsynced"]
+    finding = found(synchronises(copies=[copies(True, kind="DtoH")], unsynced=[UNSYNCED]))[
+        "d2h-nonblocking-unsynced"
+    ]
     assert (finding.kind, finding.severity, finding.where) == ("correctness", "high", UNSYNCED.where)
     assert isinstance(finding.share, Unknown)
 
@@ -74,7 +80,9 @@ def test_the_process_itself_may_have_seen_it():
     live = {"live.unsynced_reads": ["train.py:31"]}
     seen = observed(timed=timing(), attributed=attribution(), trace=trace(), live=live)
     assert found(seen)["d2h-nonblocking-unsynced"].where.function == "train.py:31"
-    quiet = observed(timed=timing(), attributed=attribution(), trace=trace(), live={"live.unsynced_reads": []})
+    quiet = observed(
+        timed=timing(), attributed=attribution(), trace=trace(), live={"live.unsynced_reads": []}
+    )
     assert "d2h-nonblocking-unsynced" not in found(quiet)
 
 

@@ -30,7 +30,9 @@ def test_a_sleep_is_no_work_and_its_line_is_named():
 
 def test_a_short_sleep_is_no_work_though_the_time_before_it_was():
     """Half of the looks at a sleep of 20 ms come right after other work."""
-    polls = Line(function="feed.py(9): read", text="time.sleep(self.poll)", num=24, cpu_s=0.4, least_cpu_s=0.02)
+    polls = Line(
+        function="feed.py(9): read", text="time.sleep(self.poll)", num=24, cpu_s=0.4, least_cpu_s=0.02
+    )
     findings = found(python(polls, MODULE, host=0.3))
     assert findings["program-waits"].share == pytest.approx(0.24)
     assert "host-bound" not in findings
@@ -89,8 +91,12 @@ def test_a_thread_that_computes_in_python_beside_the_steps_takes_the_lock():
 
 
 def test_a_thread_in_code_that_leaves_the_lock_to_others_competes_for_nothing():
-    decodes = Line(function="patches.py(60): imread", text="image = cv2.imdecode(data, flags)", num=40, cpu_s=1.9)
-    assert "threads-compete" not in found(_competing(thread(decodes, of_steps=False, name="reads ahead", cpu_s=2.5)))
+    decodes = Line(
+        function="patches.py(60): imread", text="image = cv2.imdecode(data, flags)", num=40, cpu_s=1.9
+    )
+    assert "threads-compete" not in found(
+        _competing(thread(decodes, of_steps=False, name="reads ahead", cpu_s=2.5))
+    )
 
 
 def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():
@@ -104,7 +110,9 @@ def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():
 
 def test_competing_threads_finding_leaves_out_threads_of_libraries():
     # Torch's thread that pins batches: it was seen once at a line that is none of torch's.
-    pins = thread(Line(function="<string>(1): <lambda>", num=1), of_steps=False, name="_pin_memory_loop", cpu_s=2.5)
+    pins = thread(
+        Line(function="<string>(1): <lambda>", num=1), of_steps=False, name="_pin_memory_loop", cpu_s=2.5
+    )
     assert "threads-compete" not in found(_competing(pins))
 
 

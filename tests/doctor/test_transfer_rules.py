@@ -38,10 +38,24 @@ def trace(*rows: Copies, **fields: Any) -> TraceSummary:
         rank=None, device=0, window_s=1.0, busy_s=1.0, compute_s=1.0, copy_s=0, communication_s=0, idle_s=0
     )
     usual: dict[str, Any] = {
-        "files": [], "recorder": "", "verdict": "", "window_s": 1.0, "num_steps": 10, "step_source": "profiler",
-        "shares": None, "causes": [], "devices": [device], "gaps": [], "copies": [*rows], "syncs": [],
-        "allocations": [], "kernels": [], "communication": [], "ranks": None, "operators": [],
-    }  # fmt: skip
+        "files": [],
+        "recorder": "",
+        "verdict": "",
+        "window_s": 1.0,
+        "num_steps": 10,
+        "step_source": "profiler",
+        "shares": None,
+        "causes": [],
+        "devices": [device],
+        "gaps": [],
+        "copies": [*rows],
+        "syncs": [],
+        "allocations": [],
+        "kernels": [],
+        "communication": [],
+        "ranks": None,
+        "operators": [],
+    }
     return TraceSummary(**(usual | fields))
 
 
@@ -83,7 +97,9 @@ def test_copies_of_tensors_that_are_made_for_it_belong_to_the_making():
     both = found(moves(*losses, rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15}))
     assert both["pin-memory-off"].share == pytest.approx(0.1)
     # Making them held nobody up: it is no finding, so the copies stay one.
-    quick = found(moves(lost("pin-memory-off", 0.2), rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15}))
+    quick = found(
+        moves(lost("pin-memory-off", 0.2), rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15})
+    )
     assert quick["pin-memory-off"].share == pytest.approx(0.2)
     assert "create-on-cpu-then-move" not in quick
 
@@ -125,7 +141,9 @@ def test_nothing_is_said_of_copies_where_there_is_no_device():
 
 def test_batches_of_a_class_that_the_loader_cannot_pin():
     given = loader(2, pin_memory=True, batch_is_pinnable=False)
-    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[given]))["custom-batch-not-pinned"]
+    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[given]))[
+        "custom-batch-not-pinned"
+    ]
     assert finding.also == ["pin-memory-off"]
     pinned = loader(2, pin_memory=True, batch_is_pinnable=True)
     assert "custom-batch-not-pinned" not in found(
@@ -143,7 +161,9 @@ def test_a_pinning_thread_that_sets_the_pace():
     def with_pin(pin_s: float | None) -> Observation:
         given = loader(2, pin_memory=True, loading=loading(pin_s=pin_s, busy_share=0.5))
         known = attribution(loss("loader-bound", 0.4), input=0.4)
-        return observed(facts={"host.num_cores": 8}, timed=timing(), attributed=known, trace=trace(), loaders=[given])
+        return observed(
+            facts={"host.num_cores": 8}, timed=timing(), attributed=known, trace=trace(), loaders=[given]
+        )
 
     finding = found(with_pin(0.095))["pin-thread-bound"]
     assert (finding.share, finding.also) == (0.4, ["loader-bound"])
@@ -173,7 +193,9 @@ def test_pinning_finding_counts_work_queued_late_for_pageable_copies():
     most = found(moves(rows=(PAGEABLE,), without={"h2d-blocking": 0.3}, shares={"host": 0.075}))
     assert most["pin-memory-off"].share == pytest.approx(0.075)
     assert "pin-memory-off" not in found(moves(rows=(PINNED,), without=late, shares={"host": 0.075}))
-    made = found(moves(rows=(PAGEABLE,), without=late | {"create-on-cpu-then-move": 0.06}, shares={"host": 0.075}))
+    made = found(
+        moves(rows=(PAGEABLE,), without=late | {"create-on-cpu-then-move": 0.06}, shares={"host": 0.075})
+    )
     assert "pin-memory-off" not in made
 
 
@@ -188,7 +210,9 @@ def test_a_wait_that_leaves_no_gap_of_its_own_delays_what_is_queued_later():
     result = found(moves(*losses, rows=(PINNED,), without=without, shares={"host": 0.12}))
     assert (result["h2d-blocking"].share, result["h2d-blocking"].where) == (0.12, AT)
     assert "host-bound" not in result
-    assert "h2d-blocking" not in found(moves(*losses, rows=(PAGEABLE,), without=without, shares={"host": 0.12}))
+    assert "h2d-blocking" not in found(
+        moves(*losses, rows=(PAGEABLE,), without=without, shares={"host": 0.12})
+    )
 
 
 def test_copies_that_nothing_runs_beside_can_hide_under_the_rest_alone():
@@ -198,14 +222,18 @@ def test_copies_that_nothing_runs_beside_can_hide_under_the_rest_alone():
     assert "h2d-not-overlapped" not in found(moves(rows=(PINNED,)))
 
 
-def images(dtype: str = "torch.float32", shape: tuple[int, ...] = (8, 3, 224, 224), num_bytes: int = 1 << 20) -> Tensor:
+def images(
+    dtype: str = "torch.float32", shape: tuple[int, ...] = (8, 3, 224, 224), num_bytes: int = 1 << 20
+) -> Tensor:
     return Tensor(shape=[*shape], dtype=dtype, device="cpu", num_bytes=num_bytes)
 
 
 def sends(tensor: Tensor | None, distinct: int | None = 256) -> Observation:
     made = loading(num_distinct=distinct)
     batch = None if tensor is None else [tensor]
-    return moves(lost("h2d-not-overlapped", 0.4), rows=(PINNED,), loaders=[loader(2, batch=batch, loading=made)])
+    return moves(
+        lost("h2d-not-overlapped", 0.4), rows=(PINNED,), loaders=[loader(2, batch=batch, loading=made)]
+    )
 
 
 def test_the_share_is_what_bytes_would_save_when_images_are_sent_as_floats():
@@ -249,7 +277,10 @@ def test_images_that_the_model_takes_as_they_were_copied():
 
 def test_images_that_the_program_itself_makes_floats_of():
     """The loader has bytes, and the program converts them before it copies them, with labels."""
-    pixels, floats = images("torch.uint8", num_bytes=1 << 18), msgspec.structs.replace(images(), device="cuda:0")
+    pixels, floats = (
+        images("torch.uint8", num_bytes=1 << 18),
+        msgspec.structs.replace(images(), device="cuda:0"),
+    )
     call = ModelCall(grad_enabled=True, inference_mode=False, training=True, inputs=[floats])
     fields: dict[str, Any] = {
         "loaders": [loader(2, batch=[pixels])],
@@ -261,7 +292,10 @@ def test_images_that_the_program_itself_makes_floats_of():
     # Converting them is the host's work, which the device could do.
     converts = lost("h2d-not-overlapped", 0.2), lost("host-bound", 0.5)
     made = found(moves(*converts, rows=(both,), shares={"host": 0.5}, **fields))["transfer-float"]
-    assert (made.share, made.also) == (pytest.approx(0.5 + 0.2 * 0.75, rel=0.01), ["h2d-not-overlapped", "host-bound"])
+    assert (made.share, made.also) == (
+        pytest.approx(0.5 + 0.2 * 0.75, rel=0.01),
+        ["h2d-not-overlapped", "host-bound"],
+    )
     # The loader's batch is all that is copied: floats are made of it on the device.
     as_bytes = copies(True, num=10, num_bytes=10 << 18)
     assert "transfer-float" not in found(moves(lost("h2d-not-overlapped", 0.4), rows=(as_bytes,), **fields))
@@ -269,8 +303,13 @@ def test_images_that_the_program_itself_makes_floats_of():
 
 def test_a_full_link_is_named_by_what_fills_it():
     full = {"gpu.count": 1, **PCIE_5, "window.pcie_rx_bytes_per_s": 50e9, "window.pcie_tx_bytes_per_s": 0}
-    for losses in ([lost("h2d-not-overlapped", 0.4)], [lost("h2d-not-overlapped", 0.4), lost("pin-in-hot-loop", 0.3)]):
-        given = moves(*losses, rows=(PINNED,), facts=full, without={"pin-in-hot-loop": 0.5}, shares={"transfer": 0.4})
+    for losses in (
+        [lost("h2d-not-overlapped", 0.4)],
+        [lost("h2d-not-overlapped", 0.4), lost("pin-in-hot-loop", 0.3)],
+    ):
+        given = moves(
+            *losses, rows=(PINNED,), facts=full, without={"pin-in-hot-loop": 0.5}, shares={"transfer": 0.4}
+        )
         finding, *_ = examine(ObservationView(given))[0]
         assert finding.id in ("h2d-not-overlapped", "pin-in-hot-loop")
         assert "pcie-saturated" in finding.also
@@ -294,7 +333,9 @@ def test_many_small_copies_take_the_place_of_what_they_bring_with_them():
 
 
 def test_random_numbers_that_take_longer_than_a_launch_are_drawn_on_the_host():
-    drawn = Operator(name="aten::normal_", num=10, self_s=0.2, callers={"program": Called(num=10, self_s=0.2)})
+    drawn = Operator(
+        name="aten::normal_", num=10, self_s=0.2, callers={"program": Called(num=10, self_s=0.2)}
+    )
     line = Line(function="train.py(57): make", text="noise = torch.randn(x.shape)", num=40, cpu_s=1.9)
     fields: dict[str, Any] = {
         "threads": [Thread(of_steps=True, num=100, cpu_s=4.9, lines=[line])],

@@ -23,7 +23,9 @@ def tensor(*shape: int, dtype: str = "int64", device: str = "cpu") -> Tensor:
 # Embeddings
 
 
-def embedded(*, sparse: bool = False, asked: int = 960, num_rows: int = 300_000, **fields: Any) -> dict[str, Finding]:
+def embedded(
+    *, sparse: bool = False, asked: int = 960, num_rows: int = 300_000, **fields: Any
+) -> dict[str, Finding]:
     table = Table(num_rows=num_rows, num_bytes=num_rows * 256, sparse=sparse)
     return found(on_cpu(models=[model("cpu", table=table, call={"inputs": [tensor(asked)]})], **fields))
 
@@ -45,7 +47,9 @@ def test_tables_that_are_small_sparse_or_used_whole_are_no_fault():
 
 
 def test_dense_gradients_finding_takes_the_tables_share_of_the_optimizer():
-    step = Line(function="train.py(9): main", text="opt.step()", callee="/lib/torch/optim/optimizer.py(5): w", num=60)
+    step = Line(
+        function="train.py(9): main", text="opt.step()", callee="/lib/torch/optim/optimizer.py(5): w", num=60
+    )
     seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[step])]
     table = Table(num_rows=300_000, num_bytes=300_000 * 256, sparse=False)
     half = model("cpu", table=table, parameter_bytes=2 * table.num_bytes, call={"inputs": [tensor(960)]})
@@ -62,7 +66,13 @@ def test_inputs_that_grow_by_some_at_a_time_are_computed_again_too():
 
 
 def generating(num_grown: int, length: int = 64, growth: int = 0, **fields: Any) -> dict[str, Finding]:
-    call = {"grad_enabled": False, "inputs": [tensor(4, length)], "num": 20, "num_grown": num_grown, "growth": growth}
+    call = {
+        "grad_enabled": False,
+        "inputs": [tensor(4, length)],
+        "num": 20,
+        "num_grown": num_grown,
+        "growth": growth,
+    }
     told = {"models": [model(training=False, call=call)], "optimizers": [], "shares": {"host": 0.3}}
     return found(on_gpu(**(told | fields)))
 
@@ -113,7 +123,10 @@ def small(num: int = 4000, **fields: Any) -> dict[str, Finding]:
     """In ten steps of 0.1 s."""
     rows = [operator("aten::tanh_", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
     steps = Thread(
-        of_steps=True, num=100, cpu_s=5.0, lines=[Line(function="net.py(12): forward", text="h = h + w[t]", num=80)]
+        of_steps=True,
+        num=100,
+        cpu_s=5.0,
+        lines=[Line(function="net.py(12): forward", text="h = h + w[t]", num=80)],
     )
     return found(on_cpu(**({"traced": {"operators": rows}, "threads": [steps]} | fields)))
 
@@ -129,7 +142,9 @@ def test_many_operators_that_do_little_are_named_with_their_line():
 
 def test_operators_of_several_ranks_count_once() -> None:
     rows = [operator("aten::tanh_", 8000, 0.04), operator("aten::mm", 100, 0.005)]
-    hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0, operator_s=0.9, communication_s=0) for rank in range(2)]
+    hosts = [
+        HostTime(rank=rank, window_s=1.0, loader_s=0, operator_s=0.9, communication_s=0) for rank in range(2)
+    ]
     finding = small(traced={"operators": rows * 2, "hosts": hosts})["small-operators"]
     assert finding.claim.startswith("A step calls 810 operators")
     assert finding.evidence[-1] == "most often: aten::tanh_ 800 times per step"
@@ -183,13 +198,19 @@ def test_forward_passes_that_run_again_are_loud_when_memory_has_room() -> None:
     assert "forward-recomputed" not in found(on_cpu(traced={"recomputed": 0.0}))
 
 
-@pytest.mark.parametrize("facts", [ROOM | {"host.memory_available_bytes": 10e9}, {}], ids=["short", "not known"])
-def test_forward_passes_that_run_again_are_of_low_severity_when_memory_has_no_room(facts: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "facts", [ROOM | {"host.memory_available_bytes": 10e9}, {}], ids=["short", "not known"]
+)
+def test_forward_passes_that_run_again_are_of_low_severity_when_memory_has_no_room(
+    facts: dict[str, Any],
+) -> None:
     assert found(on_cpu(facts=facts, traced={"recomputed": 0.2}))["forward-recomputed"].severity == "low"
 
 
 @pytest.mark.parametrize(("reserved_bytes", "severity"), [(10e9, "high"), (70e9, "low")])
-def test_room_of_a_device_is_that_beside_what_the_allocator_reserved(reserved_bytes: float, severity: str) -> None:
+def test_room_of_a_device_is_that_beside_what_the_allocator_reserved(
+    reserved_bytes: float, severity: str
+) -> None:
     counters = dict.fromkeys(Allocator.__struct_fields__, 0) | {"allocated_levels_bytes": []}
     one = Allocator(**counters | {"total_bytes": 80e9, "peak_reserved_bytes": reserved_bytes})
     finding = found(on_gpu(traced={"recomputed": 0.2}, allocators=[one]))["forward-recomputed"]

@@ -6,7 +6,8 @@ import numpy as np
 
 
 def save_linear(path, *, sizes=("batch", 16), error=0.0, num=16, external=None):
-    """`y = x W`, with each weight off by a share of `error`; `external`: fields of weights that lie beside it."""
+    """`y = x W`, with each weight off by a share of `error`; `external`: fields of weights that lie beside
+    it."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 

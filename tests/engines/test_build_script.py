@@ -1,7 +1,7 @@
 """The script starts tools with options that they document, and means by them what the plan says.
 
-TensorRT cannot be installed everywhere: tools that note their arguments stand in for it. Polygraphy is the real one,
-where it is installed.
+TensorRT cannot be installed everywhere: tools that note their arguments stand in for it. Polygraphy is the
+real one, where it is installed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def plan_of(*shapes, num=None, dtypes=None, **more):
 
 
 TWO = plan_of(
-    *({"ids": [4, n], "mask": [4, n]} for n in (8, 9, 100, 101)), num=2, dtypes={"ids": "int64", "mask": "bool"}
+    *({"ids": [4, n], "mask": [4, n]} for n in (8, 9, 100, 101)),
+    num=2,
+    dtypes={"ids": "int64", "mask": "bool"},
 )
 
 
@@ -53,7 +55,9 @@ def run(script, folder, **env):
     (folder / "model.onnx").touch()
     path = f"{folder}:{os.environ['PATH']}"
     env = {"PATH": path, "NOTED": str(folder / "noted"), **env}
-    done = subprocess.run(["bash"], input=script, text=True, cwd=folder, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bash"], input=script, text=True, cwd=folder, env=env, capture_output=True, check=False
+    )
     noted = folder / "noted"
     return [json.loads(line) for line in noted.read_text().splitlines()] if noted.exists() else [], done
 
@@ -84,7 +88,9 @@ def test_every_option_is_one_that_its_tool_documents(plan, is_dynamic, tmp_path)
     for tool, *words in started:
         assert set(options_of(words)) <= (TRTEXEC if tool == "trtexec" else POLYGRAPHY)
         # There are none for precisions in TensorRT 11, and its networks are strongly typed anyway.
-        assert not {"--fp16", "--int8", "--best", "--stronglyTyped", "--strongly-typed", "--calib"} & set(words)
+        assert not {"--fp16", "--int8", "--best", "--stronglyTyped", "--strongly-typed", "--calib"} & set(
+            words
+        )
 
 
 def test_each_profile_is_built_with_its_index_and_its_three_shapes(tmp_path):
@@ -113,7 +119,9 @@ def test_a_single_profile_needs_no_index_and_a_model_of_fixed_sizes_no_shapes(tm
 
 
 def test_the_workspace_is_limited_to_what_is_left_and_where_that_is_unknown_it_says_so(tmp_path):
-    (build, *_), _ = run(build_script(plan_of({"x": [1]}, workspace_bytes=5 << 30), is_dynamic=False), tmp_path)
+    (build, *_), _ = run(
+        build_script(plan_of({"x": [1]}, workspace_bytes=5 << 30), is_dynamic=False), tmp_path
+    )
     assert "--memPoolSize=workspace:5120M" in build
     assert "memPoolSize" not in build_script(TWO, is_dynamic=True)
     assert "# No limit for the workspace: dynotune memory was not run." in build_script(TWO, is_dynamic=True)
@@ -151,7 +159,9 @@ def test_without_the_model_it_says_what_to_do_and_starts_nothing(tmp_path):
 
 def test_no_name_ends_a_comment_or_starts_a_command(tmp_path):
     plan = plan_of({ODD: [1]}, {ODD: [2]}, notes=["a\ntouch broken"])
-    plan = msgspec.structs.replace(plan, histogram=msgspec.structs.replace(plan.histogram, module="a\ntouch broken"))
+    plan = msgspec.structs.replace(
+        plan, histogram=msgspec.structs.replace(plan.histogram, module="a\ntouch broken")
+    )
     started, done = run(build_script(plan, is_dynamic=True), tmp_path)
     assert done.returncode == 0
     assert not (tmp_path / "broken").exists()
@@ -169,7 +179,9 @@ def test_a_model_of_any_name_is_one_argument(tmp_path, name):
 
 
 def test_the_lines_for_modelopt_use_options_that_it_documents():
-    lines = [line.split() for line in build_script(TWO, is_dynamic=True).splitlines() if "-m modelopt" in line]
+    lines = [
+        line.split() for line in build_script(TWO, is_dynamic=True).splitlines() if "-m modelopt" in line
+    ]
     assert [words[3] for words in lines] == ["modelopt.onnx.autocast", "modelopt.onnx.quantization"]
     for words in lines:
         used = [word for word in words if word.startswith("--")]
@@ -189,7 +201,11 @@ def test_the_error_that_is_allowed_and_the_memory_of_a_context_stand_beside_what
 
 def test_batches_of_the_command_are_compared_at_each_profile_that_holds_them(tmp_path):
     batches = [
-        Batch({"ids": [4, n], "mask": [4, n]}, {"ids": f"{n} $(touch broken).bin", "mask": "m.bin"}, {"y": "y.bin"})
+        Batch(
+            {"ids": [4, n], "mask": [4, n]},
+            {"ids": f"{n} $(touch broken).bin", "mask": "m.bin"},
+            {"y": "y.bin"},
+        )
         for n in (8, 100)
     ]
     plan = msgspec.structs.replace(TWO, onnx=OnnxCheck("CPU", "no worse", 8, 1e-7, 1e-7, batches))
@@ -225,7 +241,9 @@ def test_inputs_for_torch_tensorrt_are_python_and_hold_the_profiles(plan):
     space = {"torch_tensorrt": type("torch_tensorrt", (), {"Input": Input}), "torch": types}
     exec("\n".join(line[4:] for line in lines[begin : end + 1]), space)
     assert [one.name for one in space["inputs"]] == list(plan.profiles[0].opt)
-    assert [one.dtype for one in space["inputs"]] == [plan.histogram.dtypes.get(one.name) for one in space["inputs"]]
+    assert [one.dtype for one in space["inputs"]] == [
+        plan.histogram.dtypes.get(one.name) for one in space["inputs"]
+    ]
     for one in space["inputs"]:
         for corner in ("min", "opt", "max"):
             assert [list(each[f"{corner}_shape"]) for each in one.profiles] == [

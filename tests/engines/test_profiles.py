@@ -32,7 +32,8 @@ def holds(profile, shapes):
 def wasted(plan):
     """Elements that the calls of a histogram leave unused, each in the smallest profile that holds it."""
     return sum(
-        call.num * (min(area(one.max) for one in plan.profiles if holds(one, call.shapes)) - area(call.shapes))
+        call.num
+        * (min(area(one.max) for one in plan.profiles if holds(one, call.shapes)) - area(call.shapes))
         for call in plan.histogram.calls
     )
 
@@ -69,11 +70,15 @@ def test_profiles_waste_least_of_their_number_when_one_dimension_varies(sizes, n
     best = min(wasted_by(cuts) for cuts in combinations(range(1, len(sizes)), number - 1))
     assert wasted(plan) == best
     if plan.wasted_by_one > SUFFICES:
-        assert best == min(wasted_by(cuts) for more in range(num) for cuts in combinations(range(1, len(sizes)), more))
+        assert best == min(
+            wasted_by(cuts) for more in range(num) for cuts in combinations(range(1, len(sizes)), more)
+        )
 
 
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=30),
+    shapes=st.lists(
+        st.tuples(st.integers(1, 8), st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=30
+    ),
     num=st.none() | st.integers(1, 8),
 )
 @settings(max_examples=100)
@@ -101,7 +106,9 @@ def test_the_usual_shape_of_each_profile_is_the_one_that_kernels_are_chosen_for(
 def test_more_profiles_are_refused_where_one_suffices_and_it_says_why():
     plan = plan_profiles(histogram((1, 3, 600, 640), (1, 3, 640, 640)), 3)
     assert len(plan.profiles) == 1
-    assert plan.why.startswith("One profile suffices: it leaves 3% of its largest shapes unused. 3 would hardly save")
+    assert plan.why.startswith(
+        "One profile suffices: it leaves 3% of its largest shapes unused. 3 would hardly save"
+    )
 
 
 def test_more_profiles_than_there_are_kinds_of_shapes_are_refused_too():
@@ -111,12 +118,16 @@ def test_more_profiles_than_there_are_kinds_of_shapes_are_refused_too():
 
 
 def test_calls_that_no_engine_could_take_are_left_out_and_said():
-    plan = plan_profiles(histogram((4, 8), (0, 8), (4, 8, 1), {"x": [4, 8], "mask": [4, 8]}, {}, num=[10, 1, 2, 3, 4]))
+    plan = plan_profiles(
+        histogram((4, 8), (0, 8), (4, 8, 1), {"x": [4, 8], "mask": [4, 8]}, {}, num=[10, 1, 2, 3, 4])
+    )
     assert plan.histogram.calls == [Calls(10, {"x": [4, 8]})]
     assert plan.notes == ["10 of 20 calls had other inputs, or empty ones: keep them from the engine."]
 
 
-@pytest.mark.parametrize("calls", [[], [{}], [{"x": [0, 3]}], [{"x": [size]} for size in range(1, MOST_DIFFERENT + 2)]])
+@pytest.mark.parametrize(
+    "calls", [[], [{}], [{"x": [0, 3]}], [{"x": [size]} for size in range(1, MOST_DIFFERENT + 2)]]
+)
 def test_no_shapes_and_far_too_many_are_refused(calls):
     with pytest.raises(RecordError, match="different shapes"):
         plan_profiles(histogram(*calls))
@@ -126,9 +137,13 @@ def test_no_shapes_and_far_too_many_are_refused(calls):
 def test_shapes_that_would_be_planned_for_minutes_are_refused_with_their_number(num, inputs, dimensions):
     drawn = random.Random(1)
     sizes = {f"x{at}": dimensions for at in range(inputs)}
-    calls = [{name: [drawn.randint(1, 30) for _ in range(n)] for name, n in sizes.items()} for _ in range(num)]
+    calls = [
+        {name: [drawn.randint(1, 30) for _ in range(n)] for name, n in sizes.items()} for _ in range(num)
+    ]
     many = inputs * dimensions
-    with pytest.raises(RecordError, match=f"{num} different shapes of {many} dimensions, {many} of which vary") as told:
+    with pytest.raises(
+        RecordError, match=f"{num} different shapes of {many} dimensions, {many} of which vary"
+    ) as told:
         plan_profiles(histogram(*calls))
     assert "multiples" in told.value.hint
 

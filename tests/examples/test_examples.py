@@ -19,7 +19,9 @@ def start(interpreters, tmp_path_factory):
 
     def start(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         words = [str(EXAMPLES / name), *arguments]
-        return interpreters["compiler"].run(words, cwd=cwd, folder=tmp_path_factory.mktemp("output"), env=os.environ)
+        return interpreters["compiler"].run(
+            words, cwd=cwd, folder=tmp_path_factory.mktemp("output"), env=os.environ
+        )
 
     return start
 

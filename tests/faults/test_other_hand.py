@@ -1,4 +1,5 @@
-"""Programs by a hand that knew nothing of dynotune: what rules say today of runs on an H200, and that they still run.
+"""Programs by a hand that knew nothing of dynotune: what rules say today of runs on an H200, and that they
+still run.
 
 `other_hand/manifest.json` says what they plant; `recorded/` holds one observation of each, made by
 `diagnosis_accuracy.py --programs --keep`, without its trace.
@@ -24,7 +25,8 @@ FOLDER = Path(__file__).parent / "other_hand"
 PROGRAMS = {row["name"]: row for row in json.loads((FOLDER / "manifest.json").read_text())}
 
 COSTS_NOTHING = {"sensor_fusion"}
-"""On the H200 it is as fast without its fault: 56.6 ms a step, and 55.3 with it. What it is told is true of both."""
+"""On the H200 it is as fast without its fault: 56.6 ms a step, and 55.3 with it. What it is told is true of
+both."""
 BEARS_NO_HALF_TYPES = {"pocket_gnn"}
 """It is told of `amp-absent` beside its fault, and fails with it: `index_add_` of two types."""
 OBSERVED_ONCE = {"ppo_update"}
@@ -64,8 +66,12 @@ def forked() -> Iterator[Forked]:
 
 @pytest.mark.long
 # One compiles anew each time, which takes most of a minute: that is its fault.
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if PROGRAMS[name]["plants"] != ["caches-disabled"]])
-def test_a_program_prints_its_step_time_when_it_is_run_small(name: str, forked: Forked, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in PROGRAMS if PROGRAMS[name]["plants"] != ["caches-disabled"]]
+)
+def test_a_program_prints_its_step_time_when_it_is_run_small(
+    name: str, forked: Forked, tmp_path: Path
+) -> None:
     program = FOLDER / PROGRAMS[name]["program"]
     ran = forked.run([str(program), "--tiny", "--steps", "3"], cwd=tmp_path, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr

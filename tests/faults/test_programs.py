@@ -32,7 +32,8 @@ def forked() -> Iterator[Forked]:
 
 
 def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program on the CPU for a few steps; started anew where it has a launcher or an environment of its own."""
+    """The program on the CPU for a few steps; started anew where it has a launcher or an environment of its
+    own."""
     words = [str(PROGRAMS / fault.program), *fault.args, "--dose", str(dose), "--steps", str(STEPS)]
     env = fault.env if dose else {}
     if not env and not fault.launcher:
@@ -40,7 +41,9 @@ def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.Com
     launcher = fault.launcher or (sys.executable,)
     if launcher[0] == "torchrun":
         launcher = (sys.executable, "-m", "torch.distributed.run", *launcher[1:])
-    return subprocess.run([*launcher, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200)
+    return subprocess.run(
+        [*launcher, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200
+    )
 
 
 @pytest.mark.long

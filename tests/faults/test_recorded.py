@@ -44,5 +44,7 @@ def test_a_clean_program_deserves_no_finding_of_note(case):
 
 
 def test_there_is_a_recording_of_most_programs_for_a_gpu():
-    programs = {Path(fault.program).stem for fault in (*manifest.FAULTS, *manifest.CLEAN) if "cuda" in fault.devices}
+    programs = {
+        Path(fault.program).stem for fault in (*manifest.FAULTS, *manifest.CLEAN) if "cuda" in fault.devices
+    }
     assert len(programs & {case.split("-")[0] for case in CASES}) > 0.9 * len(programs)

@@ -24,22 +24,44 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         # PostgreSQL refuses to run as root.
-        self._as = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        self._as = (
+            ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        )
         self._folder = folder
         if self._as:
             shutil.chown(folder, "postgres", "postgres")
         (folder / "password").write_text(PASSWORD)
         (folder / "password").chmod(0o644)
-        words = ["-D", str(folder / "data"), "-U", "dynotune", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8"]
+        words = [
+            "-D",
+            str(folder / "data"),
+            "-U",
+            "dynotune",
+            "--auth=scram-sha-256",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        ]
         self._run("initdb", *words, f"--pwfile={folder / 'password'}")
         self.port = _free_port()
         self.url = f"postgresql://dynotune:{PASSWORD}@127.0.0.1:{self.port}/postgres"
         self.start()
 
     def start(self) -> None:
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off -c unix_socket_directories={self._folder}"
+        options = (
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off -c "
+            f"unix_socket_directories={self._folder}"
+        )
         self._run(
-            "pg_ctl", "-D", str(self._folder / "data"), "-o", options, "-l", str(self._folder / "log"), "-w", "start"
+            "pg_ctl",
+            "-D",
+            str(self._folder / "data"),
+            "-o",
+            options,
+            "-l",
+            str(self._folder / "log"),
+            "-w",
+            "start",
         )
 
     def stop(self) -> None:

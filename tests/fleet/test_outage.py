@@ -65,7 +65,9 @@ def test_a_study_ends_with_every_result_once_though_the_database_went_away_in_th
     counted = Counter((one.phase, one.block, one.arm) for one in study.trials if one.block and not one.void)
     assert set(counted.values()) == {1}
     assert any("does not answer" in text for text in said) and PASSWORD not in "".join(said)
-    assert not [file for file in tmp_path.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
+    assert not [
+        file for file in tmp_path.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()
+    ]
 
 
 def _num_runs(tmp_path: Path) -> int:

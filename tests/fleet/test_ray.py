@@ -27,7 +27,9 @@ from ..fakes import of_run, spec
 
 PYTHON, DEADLINE_S = sys.executable, 240
 SOURCE = str(Path(dynotune.__file__).parent.parent)
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray")
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray"
+)
 PROGRAM = """
 import os, time, dynotune
 def step():
@@ -43,7 +45,7 @@ run = pathlib.Path(os.environ["DYNOTUNE_RUN"])
 if not (run.parent / "study.json").exists() and run.name.endswith("-prune") and len([*run.parent.glob("*-prune")]) > 5:
     (run / "hangs").touch()
     time.sleep(1000)
-"""
+"""  # noqa: E501
 CLUSTER = """
 import os, signal, sys
 from ray.cluster_utils import Cluster
@@ -116,7 +118,9 @@ def studies(tmp_path):
 
 
 def of_another_node(tmp_path, phase):
-    return [one for study in studies(tmp_path) for one in study.trials if one.was_elsewhere and one.phase == phase]
+    return [
+        one for study in studies(tmp_path) for one in study.trials if one.was_elsewhere and one.phase == phase
+    ]
 
 
 def until(ask, process):
@@ -128,7 +132,9 @@ def until(ask, process):
 
 @needs_ray
 @pytest.mark.long
-def test_a_node_that_is_killed_in_the_middle_takes_nothing_with_it_but_its_block(cluster, folder, env, tmp_path):
+def test_a_node_that_is_killed_in_the_middle_takes_nothing_with_it_but_its_block(
+    cluster, folder, env, tmp_path
+):
     (folder / "train.py").write_text(HANGS + PROGRAM)
     process = tunes(cluster, folder, env, tmp_path)
     until(lambda: [*(tmp_path / "runs").glob("*/*-prune/hangs")], process)
@@ -159,7 +165,8 @@ def test_a_folder_that_the_nodes_do_not_share_travels_to_them(cluster, folder, e
     other = tmp_path / "train.py"
     other.write_text(PROGRAM)
     script = (
-        f"mount -t tmpfs none {shlex.quote(str(folder))} && cp {shlex.quote(str(other))} {shlex.quote(str(folder))} "
+        f"mount -t tmpfs none {shlex.quote(str(folder))} && cp {shlex.quote(str(other))} "
+        f"{shlex.quote(str(folder))} "
     )
     before = ["unshare", "-m", "sh", "-c", f'{script} && cd {shlex.quote(str(folder))} && exec "$@"', "sh"]
     if subprocess.run([*before, "true"], capture_output=True).returncode:
@@ -229,7 +236,9 @@ def test_a_cluster_that_is_not_there_is_said_before_anything_runs(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(CannotRunHere, match=r"Ray cannot work with the cluster .*Connection refused") as refused:
+    with pytest.raises(
+        CannotRunHere, match=r"Ray cannot work with the cluster .*Connection refused"
+    ) as refused:
         hosts(nobody, spec(cwd=tmp_path))
     assert "--ray auto" in refused.value.hint
     for address in ("no address", f"ray://{nobody}"):
@@ -242,7 +251,9 @@ def test_another_version_of_ray_is_said_before_anything_runs(tmp_path, monkeypat
     import ray
 
     def init(*args, **more):
-        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1")
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1"
+        )
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(CannotRunHere, match="Version mismatch"):

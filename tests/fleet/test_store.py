@@ -27,8 +27,8 @@ from .conftest import PASSWORD
 
 DEADLINE_S = 120
 STUDY = of_run(Study, id="s", name="s", budget_s=60.0)
-# Runs blocks until the study is finished: a trial a block, which says who made it. Says so when it has one, and waits
-# at the block of this number until it is killed.
+# Runs blocks until the study is finished: a trial a block, which says who made it. Says so when it has one,
+# and waits at the block of this number until it is killed.
 WORKER = """
 import sys, time
 from msgspec.structs import replace
@@ -47,7 +47,7 @@ with open_store(url, print, lease_s=5.0) as store:
             trial = Trial(arm="", phase="prune", block=block.number, ended="measured", value=1.0, run=store.me)
             store.give(id_, BlockResult(trials=[trial]))
         known = store.study("s")
-"""
+"""  # noqa: E501
 
 
 def block(number: int = 1, **fields) -> HostBlock:
@@ -55,7 +55,9 @@ def block(number: int = 1, **fields) -> HostBlock:
 
 
 def trial(number: int, **fields) -> Trial:
-    return Trial(**({"arm": "", "phase": "prune", "block": number, "ended": "measured", "value": 1.0} | fields))
+    return Trial(
+        **({"arm": "", "phase": "prune", "block": number, "ended": "measured", "value": 1.0} | fields)
+    )
 
 
 def entered(url, name="s", **more):
@@ -186,7 +188,9 @@ def test_nobody_waits_for_a_block_any_more_that_was_interrupted(url):
 
 def test_two_studies_of_one_name_are_told_apart_by_what_they_were_asked(url):
     with entered(url), open_store(url, pytest.fail) as other:
-        with pytest.raises(UsageError, match="The study s exists already, with another command, other") as refused:
+        with pytest.raises(
+            UsageError, match="The study s exists already, with another command, other"
+        ) as refused:
             other.enter(STUDY, "something else", "/runs")
         assert "--study" in refused.value.hint
     with open_store(url, pytest.fail) as store, pytest.raises(UsageError, match="no study t"):
@@ -322,7 +326,9 @@ def test_rows_of_any_size_and_type_are_said_to_be_damaged_and_the_others_listed(
             with pytest.raises(RecordError):
                 store.study("s")
             assert [one.name for one, _ in store.studies()] == ["t"]
-        assert len(told) == len(hostile) and all(text.startswith("Study s: ") and len(text) < 300 for text in told)
+        assert len(told) == len(hostile) and all(
+            text.startswith("Study s: ") and len(text) < 300 for text in told
+        )
         with store._transaction() as do:
             do("INSERT INTO block VALUES ('s', 'x', 1, '[', 'gone', NULL)")
         with pytest.raises(RecordError):
@@ -370,9 +376,16 @@ def test_a_transaction_ends_when_a_foreign_database_computes_too_long(tmp_path, 
 
 
 def test_an_interrupt_ends_a_transaction_when_a_foreign_database_computes(tmp_path):
-    url, previous = f"sqlite:///{tmp_path}/foreign.db", signal.signal(signal.SIGALRM, signal.default_int_handler)
+    url, previous = (
+        f"sqlite:///{tmp_path}/foreign.db",
+        signal.signal(signal.SIGALRM, signal.default_int_handler),
+    )
     try:
-        with open_store(url, pytest.fail) as store, pytest.raises(KeyboardInterrupt), store._transaction() as do:
+        with (
+            open_store(url, pytest.fail) as store,
+            pytest.raises(KeyboardInterrupt),
+            store._transaction() as do,
+        ):
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             do(f"SELECT max(name) FROM ({ENDLESS})")
     finally:
@@ -428,7 +441,10 @@ def test_arms_reach_the_worker_as_they_were(alone):
 
 def test_after_an_outage_nobody_takes_over_from_a_leader_that_could_give_no_sign(server):
     told = []
-    with open_store(server.url, told.append) as leader, open_store(server.url, told.append, lease_s=1000.0) as other:
+    with (
+        open_store(server.url, told.append) as leader,
+        open_store(server.url, told.append, lease_s=1000.0) as other,
+    ):
         leader.enter(STUDY, "asked", "/runs")
         other.enter(STUDY, "asked", "/runs")
         server.stop()

@@ -13,9 +13,9 @@ x = torch.randn(4, 3, 32, 32, device="cuda")
 
 def ok(done):
     assert done.errors() == []
-    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(done.readback, True), (
-        done.readback
-    )
+    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(
+        done.readback, True
+    ), done.readback
 
 
 def test_copies_from_pinned_memory_are_made_non_blocking_and_arrive_whole(child):

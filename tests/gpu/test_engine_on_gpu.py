@@ -31,7 +31,9 @@ def error(found, wanted):
 
 def captured(engine):
     stats = engine.stats()
-    assert [(bucket.mode, bucket.reason) for bucket in stats.buckets] == [("graph", "")] * len(stats.buckets), stats
+    assert [(bucket.mode, bucket.reason) for bucket in stats.buckets] == [("graph", "")] * len(
+        stats.buckets
+    ), stats
     return stats
 
 
@@ -55,7 +57,9 @@ class Waits(torch.nn.Module):
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_graph_answers_what_the_eager_model_does(dtype, channels_last):
     model = seeded(Residual()).cuda()
-    with Engine(model, SHAPES, dtype=dtype, channels_last=channels_last, compile=False, pad="batch") as engine:
+    with Engine(
+        model, SHAPES, dtype=dtype, channels_last=channels_last, compile=False, pad="batch"
+    ) as engine:
         stats = captured(engine)
         assert stats.num_folded == 2
         assert stats.weight_bytes > 0
@@ -68,7 +72,9 @@ def test_a_graph_answers_what_the_eager_model_does(dtype, channels_last):
 
 
 def test_folding_is_judged_without_tf32_which_deep_networks_amplify():
-    layers = [part for _ in range(40) for part in (torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.BatchNorm2d(32))]
+    layers = [
+        part for _ in range(40) for part in (torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.BatchNorm2d(32))
+    ]
     model = seeded(torch.nn.Sequential(torch.nn.Conv2d(3, 32, 1), *layers)).cuda()
     before = torch.backends.cudnn.allow_tf32
     with Engine(model, (1, 3, 32, 32), compile=False, tolerance=math.inf) as engine:
@@ -140,7 +146,8 @@ def test_calls_on_two_streams_do_not_see_each_others_inputs(monkeypatch, ordered
             of_fives = engine(fives)
         torch.cuda.synchronize()
         assert bool((of_fives == 10).all())
-        # Broken on purpose, the second call's input is copied in before the first call's graph has read its own.
+        # Broken on purpose, the second call's input is copied in before the first call's graph has read its
+        # own.
         assert bool((of_ones == 2).all()) == ordered
 
 
@@ -148,7 +155,9 @@ def test_threads_on_streams_of_their_own_get_their_own_answers():
     model = seeded(Residual()).cuda()
     wrong = []
     engine = Engine(model, SHAPES, compile=False, pad="batch")
-    batches = {seed: [images(1 + number % 4, 100 * seed + number) for number in range(30)] for seed in range(4)}
+    batches = {
+        seed: [images(1 + number % 4, 100 * seed + number) for number in range(30)] for seed in range(4)
+    }
     with torch.no_grad():
         wanted = {seed: [model(batch) for batch in made] for seed, made in batches.items()}
     torch.cuda.synchronize()

@@ -109,7 +109,10 @@ def test_batches_of_an_argument_predict_one_that_is_then_run(answer):
 
 def test_memory_that_runs_out_is_explained(answer):
     with pytest.raises(CommandFailed) as caught:
-        answer("256", before="torch.cuda.set_per_process_memory_fraction(0.01); torch.empty(1 << 40, device='cuda')")
+        answer(
+            "256",
+            before="torch.cuda.set_per_process_memory_fraction(0.01); torch.empty(1 << 40, device='cuda')",
+        )
     assert "more was asked for" in caught.value.message
 
 
@@ -154,7 +157,17 @@ def test_a_run_that_is_not_watched_says_why_its_memory_ran_out(tmp_path):
         "torch.empty(1 << 42, device='cuda')",
     ]
     (tmp_path / "fails.py").write_text("\n".join(lines))
-    words = [sys.executable, "-m", "dynotune", "run", "--run-dir", str(tmp_path), "--", sys.executable, "fails.py"]
+    words = [
+        sys.executable,
+        "-m",
+        "dynotune",
+        "run",
+        "--run-dir",
+        str(tmp_path),
+        "--",
+        sys.executable,
+        "fails.py",
+    ]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "dynotune: The device's memory is full: 16384.00 GiB more was asked for" in done.stderr

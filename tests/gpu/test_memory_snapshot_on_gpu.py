@@ -18,7 +18,8 @@ MIB = 1 << 20
 
 @pytest.fixture
 def dumped(tmp_path):
-    """Runs a program that leaves a snapshot; gives device 0's blocks, what is told of them, and torch's statistics."""
+    """Runs a program that leaves a snapshot; gives device 0's blocks, what is told of them, and torch's
+    statistics."""
 
     def run(program, *, conf=""):
         script, path, figures = tmp_path / "program.py", tmp_path / "memory.pickle", tmp_path / "stats.json"
@@ -43,7 +44,12 @@ def dumped(tmp_path):
             # Both names: the newer one is not read by older torch.
             environment |= {"PYTORCH_CUDA_ALLOC_CONF": conf, "PYTORCH_ALLOC_CONF": conf}
         done = subprocess.run(
-            [sys.executable, script], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
+            [sys.executable, script],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env=environment,
+            cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         lives = reading.load_snapshot(path, limit_bytes=256 * MIB)[0]

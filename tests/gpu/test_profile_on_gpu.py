@@ -1,4 +1,5 @@
-"""Traces of programs on a GPU: which kernels are in them, and what they are tied to. Needs torch 2.11 or newer."""
+"""Traces of programs on a GPU: which kernels are in them, and what they are tied to. Needs torch 2.11 or
+newer."""
 
 import gzip
 import json
@@ -85,7 +86,11 @@ def trace(tmp_path):
         (tmp_path / "program.py").write_text(program)
         env = {**os.environ, "DYNOTUNE_RUN": str(folder), "PYTHONPATH": str(environment.AGENT / "bootstrap")}
         done = subprocess.run(
-            [sys.executable, str(tmp_path / "program.py")], env=env, cwd=tmp_path, capture_output=True, text=True
+            [sys.executable, str(tmp_path / "program.py")],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         processes = [summarise(record, 0.0) for record in Records(folder).update()]
@@ -135,7 +140,9 @@ def test_each_step_of_a_training_has_all_its_kernels_and_copies_to_the_last(trac
     assert len(set(kernels.values())) == 1, "a step has fewer kernels than the others: its work was cut off"
     # The convolution copies within the device as well.
     of_host = [event for event in of_kind(done, "gpu_memcpy") if "HtoD" in event["name"]]
-    assert len(of_host) == 4 and set(copies) == set(names), "a batch whose copy is missing, or without its launch"
+    assert len(of_host) == 4 and set(copies) == set(names), (
+        "a batch whose copy is missing, or without its launch"
+    )
 
 
 def test_no_step_waits_because_of_the_recording(trace):
@@ -192,7 +199,7 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as own:
     torch.cuda.synchronize()
 kernels = [e for e in own.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
 print("OWN", bool(kernels), "TEARDOWN_CUPTI" in os.environ)
-"""
+"""  # noqa: E501
 )
 
 

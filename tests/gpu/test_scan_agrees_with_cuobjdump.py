@@ -1,4 +1,5 @@
-"""Every entry that cuobjdump lists, in its order: torch's libraries, and programs built here for known targets."""
+"""Every entry that cuobjdump lists, in its order: torch's libraries, and programs built here for known
+targets."""
 
 from __future__ import annotations
 
@@ -76,7 +77,10 @@ def test_programs_built_here_for_known_targets_agree_and_are_judged_rightly(
     source.write_text(PROGRAM)
     targeted = [word for target in targets_of_nvcc for word in ("-gencode", target)]
     built = subprocess.run(
-        [tool("nvcc"), *options, *targeted, source, "-o", program], capture_output=True, text=True, timeout=280
+        [tool("nvcc"), *options, *targeted, source, "-o", program],
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     if "Unsupported gpu architecture" in built.stderr:
         pytest.skip(f"this nvcc does not know {targets_of_nvcc}")
@@ -94,7 +98,9 @@ def test_programs_built_here_for_known_targets_agree_and_are_judged_rightly(
         assert found.verdict == expected, capability
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_120a", "sm_121"])
+@pytest.mark.parametrize(
+    "arch", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_120a", "sm_121"]
+)
 def test_cubins_and_ptx_name_the_target_that_nvcc_was_given(tmp_path, arch):
     source = tmp_path / "k.cu"
     source.write_text(PROGRAM)

@@ -27,7 +27,8 @@ def filled(value):
 def stager():
     fresh_allocator()
     with Stager(SIZE, torch.uint8, "cuda", depth=3) as stager:
-        # Kernels are loaded and memory is taken before anything lags: both can make the host wait for the device.
+        # Kernels are loaded and memory is taken before anything lags: both can make the host wait for the
+        # device.
         warm = [stager.put(filled(0)).clone() for _ in range(2)] + [stager.put(filled(0)) for _ in range(6)]
         torch.cuda._sleep(1000)
         torch.cuda.synchronize()
@@ -168,7 +169,9 @@ def test_frames_keep_shape_dtype_and_values(stager):
         np.frombuffer(frame.tobytes(), np.uint8).reshape(frame.shape),
     ):
         assert np.array_equal(stager.put(array).cpu().numpy(), array)
-    assert np.array_equal(stager.put([frame, frame[:, ::-1]]).cpu().numpy(), np.stack([frame, frame[:, ::-1]]))
+    assert np.array_equal(
+        stager.put([frame, frame[:, ::-1]]).cpu().numpy(), np.stack([frame, frame[:, ::-1]])
+    )
 
 
 def test_a_forked_child_is_refused(stager, in_forked_child):  # noqa: F811

@@ -47,9 +47,17 @@ def started(tmp_path, *settings, **env):
     ]
     plan = {"settings": planned, "startup": True, "sync_steps": True}
     (folder / "plan.json").write_text(json.dumps(plan))
-    child_env = {**os.environ, "DYNOTUNE_RUN": str(folder), "PYTHONPATH": str(BOOTSTRAP), **dict(settings), **env}
+    child_env = {
+        **os.environ,
+        "DYNOTUNE_RUN": str(folder),
+        "PYTHONPATH": str(BOOTSTRAP),
+        **dict(settings),
+        **env,
+    }
     launched_s = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=child_env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=child_env, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     (record,) = [record for record in Records(folder).update() if record.steps]
     assert not record.all(AgentError), record.all(AgentError)

@@ -69,8 +69,12 @@ def files(env: dict[str, str], *names: str) -> dict[str, int]:
 
 
 def moved(tmp_path: Path, command: list[str], *names: str) -> None:
-    """Run it cold, pack, take the caches away, unpack elsewhere, run it again: nothing new, nothing replaced."""
-    mine, theirs = environment(tmp_path / "mine", tmp_path / "ann"), environment(tmp_path / "theirs", tmp_path / "bob")
+    """Run it cold, pack, take the caches away, unpack elsewhere, run it again: nothing new, nothing
+    replaced."""
+    mine, theirs = (
+        environment(tmp_path / "mine", tmp_path / "ann"),
+        environment(tmp_path / "theirs", tmp_path / "bob"),
+    )
     runs(command, mine)
     assert files(mine, *names), f"nothing was cached in {names}"
     now = conditions.here(mine, sys.executable, Path.cwd())

@@ -34,7 +34,11 @@ def dynotune(tmp_path):
 
     def call(*words, num_steps=1_000_000):
         ours = [sys.executable, "-m", "dynotune", *words, "--", sys.executable, "train.py", str(num_steps)]
-        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        env = {
+            **os.environ,
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
         return subprocess.run(ours, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
 
     return call
@@ -42,9 +46,20 @@ def dynotune(tmp_path):
 
 def test_a_tune_for_energy_proves_what_takes_fewer_joules_and_the_recipe_applies_it(dynotune, tmp_path):
     said = dynotune(
-        "tune", "--objective", "energy", "--budget", "400s", "--try", f"{TF32}=high", "--exclude", f"{TF32}=medium",
-        "--exclude", "precision.autocast", "--json", "study.json",
-    )  # fmt: skip
+        "tune",
+        "--objective",
+        "energy",
+        "--budget",
+        "400s",
+        "--try",
+        f"{TF32}=high",
+        "--exclude",
+        f"{TF32}=medium",
+        "--exclude",
+        "precision.autocast",
+        "--json",
+        "study.json",
+    )
     assert said.returncode == 0, said.stderr
     study = json.loads((tmp_path / "study.json").read_text())
     assert study["recipe"], f"{study['verdict']}\n{study['trials']}"

@@ -47,7 +47,10 @@ def same(found, want):
 def test_results_are_those_of_the_cpu(model, batch, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     many = [*frames(6), *frames(3, (96, 40), seed=4)]
-    with vision.Detector(model(), 64, 0.5, 0.5, max_frame=(96, 128)) as cpu, detector(model(), batch=batch) as gpu:
+    with (
+        vision.Detector(model(), 64, 0.5, 0.5, max_frame=(96, 128)) as cpu,
+        detector(model(), batch=batch) as gpu,
+    ):
         for want, found in zip(cpu.predict(many), gpu.predict(many), strict=True):
             assert found.rows.device.type == "cpu"
             assert len(found) == len(want) > 0
@@ -73,9 +76,14 @@ def test_the_letterbox_is_that_of_the_cpu(size):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 5), st.booleans())
-def test_the_letterboxs_kernel_makes_the_picture_of_torchs_operations_to_the_last_bit(height, width, num, swap):
+def test_the_letterboxs_kernel_makes_the_picture_of_torchs_operations_to_the_last_bit(
+    height, width, num, swap
+):
     device = torch.device("cuda", 0)
-    at, many = place((height, width), (320, 320)), torch.randint(0, 256, (num, height, width, 3), dtype=torch.uint8)
+    at, many = (
+        place((height, width), (320, 320)),
+        torch.randint(0, 256, (num, height, width, 3), dtype=torch.uint8),
+    )
     rows = rows_read(at)
     of_kernel = Letterbox(at, device, swap_channels=swap, rows=rows)
     of_torch = Letterbox(at, torch.device("cpu"), swap_channels=swap, rows=rows)
@@ -179,7 +187,10 @@ def test_large_frames_give_the_same_from_the_host_where_some_rows_are_copied_and
 def test_frames_of_sizes_of_which_as_many_rows_are_read_do_not_take_each_others_graphs():
     """2160 and 2158 rows of 3840 pixels: of both 720 are read."""
     tall, low = frames(1, (2160, 3840)), frames(1, (2158, 3840), seed=1)
-    with detector(imgsz=640, max_frame=(2160, 3840)) as ours, detector(imgsz=640, max_frame=(2160, 3840)) as other:
+    with (
+        detector(imgsz=640, max_frame=(2160, 3840)) as ours,
+        detector(imgsz=640, max_frame=(2160, 3840)) as other,
+    ):
         (want,) = ours.predict(tall[0])
         assert same(other.predict(low[0]), ours.predict(low[0]))
         assert same(ours.predict(tall[0]), [want])
@@ -216,7 +227,11 @@ def test_nothing_is_allocated_after_the_warm_up():
                 ours.predict(frame)
             ours.predict(many)
             deque(ours.stream(many), maxlen=0)
-        assert (num_allocations(), torch.cuda.memory_reserved(), ours.stats().num_lanes) == (before, held, lanes)
+        assert (num_allocations(), torch.cuda.memory_reserved(), ours.stats().num_lanes) == (
+            before,
+            held,
+            lanes,
+        )
 
 
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
@@ -250,7 +265,9 @@ class Chain(YoloLike):
 
     def forward(self, images):
         left = torch.arange(60.0, device=images.device) * 20
-        boxes = torch.stack([left + 50, torch.full_like(left, 50), torch.full_like(left, 100), left * 0 + 100])
+        boxes = torch.stack(
+            [left + 50, torch.full_like(left, 50), torch.full_like(left, 100), left * 0 + 100]
+        )
         scores = torch.linspace(0.9, 0.6, 60, device=images.device)
         raw = torch.cat([boxes, scores[None], torch.zeros(2, 60, device=images.device)])
         return (raw + 0 * self.conv.bias[0]).expand(len(images), -1, -1).contiguous() + 0 * images.mean()

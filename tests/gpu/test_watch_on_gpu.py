@@ -40,7 +40,9 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
         # Whatever fails, the program does not go on for ever, and nobody waits for it.
         stack.callback(running.terminate)
         stack.callback(control.write_text, "end")
-        until(lambda: running.poll() is not None or list(user.runs.glob("*/process-*.rec")), "the run's record")
+        until(
+            lambda: running.poll() is not None or list(user.runs.glob("*/process-*.rec")), "the run's record"
+        )
         (folder,) = user.runs.iterdir()
         watcher = RunWatcher(folder)
         stack.callback(watcher.follower.close)
@@ -57,11 +59,14 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
 
 
 def looked(watcher, running, right):
-    """The first view that is right. Work of others on the GPU may keep it from ever being so: say what was seen."""
+    """The first view that is right. Work of others on the GPU may keep it from ever being so: say what was
+    seen."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not right(view := watcher.look(time.perf_counter())):
         assert running.poll() is None, f"the program has ended: {running.stderr.read()}"
-        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s; last seen: {view.verdict} {view.gpus}"
+        assert time.monotonic() < deadline_s, (
+            f"not within {PATIENCE_S} s; last seen: {view.verdict} {view.gpus}"
+        )
         time.sleep(0.5)
     return view
 

@@ -83,7 +83,7 @@ def test_the_catalogue_is_read_without_torch_and_without_heavy_modules():
     PERL5OPT RUBYOPT JAVA_TOOL_OPTIONS TRITON_CACHE_MANAGER TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH
     SSL_CERT_FILE MPICC CC MALLOC_CONF OMP_TOOL_LIBRARIES TORCH_LOGS NCCL_DEBUG_FILE PYTORCH_TUNABLEOP_FILENAME
     HF_ENDPOINT https_proxy A_VARIABLE_OF_TOMORROW omp_num_threads
-    """.split(),  # noqa: SIM905
+    """.split(),  # noqa: E501, SIM905
 )
 def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(name):
     assert knobs.must_be_typed(Setting(f"env.{name}", "1"))

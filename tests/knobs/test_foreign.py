@@ -45,7 +45,7 @@ HOSTILE_NAMES = st.builds(
             """
             LD_ PYTHON NCCL_ TORCH_ TORCHINDUCTOR_ TRITON_ CUDA_ CUBLAS_ KINETO_ OPENSSL_ SSL_ NODE_ PERL5 RUBY JAVA_
             GCONV_ GIT_ OMPI_ UCX_ FI_ GST_ QT_ MALLOC_ OMP_ KMP_ MKL_ HF_ XDG_ GLIBC_
-            """.split()  # noqa: SIM905
+            """.split()  # noqa: E501, SIM905
         ),
         st.from_regex(r"[A-Z0-9_]{1,24}", fullmatch=True),
     ),

@@ -78,7 +78,9 @@ def test_any_text_is_a_setting_or_a_usage_error(text):
 def test_a_whole_number_is_taken_exactly_when_it_lies_within_the_bounds(knob, number):
     try:
         # A variable's value stays text.
-        assert knobs.parse(f"{knob.id}={number}").value == (str(number) if isinstance(knob.site, Env) else number)
+        assert knobs.parse(f"{knob.id}={number}").value == (
+            str(number) if isinstance(knob.site, Env) else number
+        )
     except UsageError:
         assert number < knob.minimum or number > min(knob.maximum or LARGEST, LARGEST)
 
@@ -100,6 +102,8 @@ def test_a_variable_that_is_known_takes_what_its_reader_understands(text, hint):
     assert hint in error.value.hint
 
 
-@pytest.mark.parametrize("name", ["CUDA_CACHE_MAXSIZE", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_CACHE_DISABLE"])
+@pytest.mark.parametrize(
+    "name", ["CUDA_CACHE_MAXSIZE", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_CACHE_DISABLE"]
+)
 def test_a_variable_that_is_known_can_be_taken_away(name):
     assert knobs.parse(f"env.{name}=@unset").value == "@unset"

@@ -56,11 +56,15 @@ def pack(target: Path, folder: Path, **more: Any) -> Packed:
 
 def listed(path: str, content: bytes = b"x", **more: Any) -> PackedFile:
     digest = hashlib.sha256(content).hexdigest()
-    return PackedFile(**{"cache": "inductor", "path": path, "size_bytes": len(content), "sha256": digest, **more})
+    return PackedFile(
+        **{"cache": "inductor", "path": path, "size_bytes": len(content), "sha256": digest, **more}
+    )
 
 
 def manifest(*files: PackedFile, **more: Any) -> Manifest:
-    return Manifest(created="2026-01-01T00:00:00Z", dynotune="0", conditions=CONDITIONS, files=list(files), **more)
+    return Manifest(
+        created="2026-01-01T00:00:00Z", dynotune="0", conditions=CONDITIONS, files=list(files), **more
+    )
 
 
 def member(name: str, content: bytes = b"x", /, **fields: Any) -> tuple[tarfile.TarInfo, bytes]:

@@ -1,4 +1,5 @@
-"""Dialogues of a scripted client with the real server: kept ones held again, a few held anew, and every tool called."""
+"""Dialogues of a scripted client with the real server: kept ones held again, a few held anew, and every tool
+called."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def kept_job(number: int, answer: dict[str, Any], root: Path) -> str:
     """A job as it lies on the disk when it has ended with this answer; its id."""
     folder = jobs.base() / f"20261129-0800{number:02d}-000-abcdef"
     folder.mkdir(parents=True)
-    note = jobs.Note(root_digest=jobs._digest(root), subcommand=["diagnose"], command=[], pid=0, started_s=0.0)
+    note = jobs.Note(
+        root_digest=jobs._digest(root), subcommand=["diagnose"], command=[], pid=0, started_s=0.0
+    )
     write(folder / jobs.FILE, note)
     (folder / "report.txt").write_text(answer["report"], encoding="utf-8")
     (folder / "exit_code").write_text("0")

@@ -52,7 +52,9 @@ def project(tmp_path):
     return folder
 
 
-def ask(root: Path, *calls: tuple[str, dict[str, Any]], allow_run: bool = True, longest_s: float = 1800.0) -> list[Any]:
+def ask(
+    root: Path, *calls: tuple[str, dict[str, Any]], allow_run: bool = True, longest_s: float = 1800.0
+) -> list[Any]:
     """What the tools answer, one after another."""
 
     async def talk() -> list[Any]:
@@ -67,7 +69,12 @@ def said(result: Any) -> str:
 
 
 def test_tools_that_run_nothing_answer_at_once_and_within_their_bound(project):
-    calls = [("doctor", {}), ("knobs", {}), ("explain", {"id": "num-workers-zero"}), ("explain", {"id": "nonsense"})]
+    calls = [
+        ("doctor", {}),
+        ("knobs", {}),
+        ("explain", {"id": "num-workers-zero"}),
+        ("explain", {"id": "nonsense"}),
+    ]
     answers = ask(project, *calls, allow_run=False)
     assert [answer.is_error for answer in answers] == [False] * 4
     assert all(len(json.dumps(answer.structured_content)) < FEW_TOKENS for answer in answers)
@@ -90,7 +97,12 @@ def test_a_diagnosis_is_a_job_that_outlives_the_question_and_the_server(project)
 
 
 def test_a_job_that_is_stopped_ends(project):
-    endless = {"command": ["python", "train.py"], "settings": ["host.num_threads=1"], "wait_s": 0, "budget": "15m"}
+    endless = {
+        "command": ["python", "train.py"],
+        "settings": ["host.num_threads=1"],
+        "wait_s": 0,
+        "budget": "15m",
+    }
     (started,) = ask(project, ("compare", endless))
     id = started.structured_content["job"]
     (ended,) = ask(project, ("job", {"id": id, "stop": True, "wait_s": 120}))
@@ -105,22 +117,38 @@ def test_a_job_that_is_stopped_ends(project):
         ("diagnose", {"command": ["../evil"]}, "outside of"),
         ("diagnose", {"command": []}, "no command"),
         ("diagnose", {"command": ["no-such-program"]}, "on PATH"),
-        ("compare", {"command": ["python", "train.py"], "settings": ["--no-sandbox"]}, "options are not passed on"),
+        (
+            "compare",
+            {"command": ["python", "train.py"], "settings": ["--no-sandbox"]},
+            "options are not passed on",
+        ),
         ("tune", {"command": ["python", "train.py"], "budget": "--budget"}, "options are not passed on"),
         ("trace", {"file": "../trace.json"}, "outside of"),
         ("report", {"path": "/etc/passwd"}, "outside of"),
         ("explain", {"id": "--help"}, "options are not passed on"),
         ("job", {"id": "../../etc"}, "There is no job"),
         ("job", {"id": "20261129\0"}, "There is no job"),
-        ("compare", {"command": ["python", "train.py"], "settings": ["python=/usr/bin/python3"]}, "outside of"),
+        (
+            "compare",
+            {"command": ["python", "train.py"], "settings": ["python=/usr/bin/python3"]},
+            "outside of",
+        ),
         ("diagnose", {"command": ["python", "link/outside.py"]}, "outside of"),
         (
             "tune",
             {"command": ["python", "train.py"], "budget": "99999999999999999999h"},
             "more than this server allows",
         ),
-        ("compare", {"command": ["python", "train.py"], "settings": ["env.A=1"], "budget": "31m"}, "than this server"),
-        ("compare", {"command": ["python", "train.py"], "settings": ["env.A=1"], "budget": "soon"}, "not a length of"),
+        (
+            "compare",
+            {"command": ["python", "train.py"], "settings": ["env.A=1"], "budget": "31m"},
+            "than this server",
+        ),
+        (
+            "compare",
+            {"command": ["python", "train.py"], "settings": ["env.A=1"], "budget": "soon"},
+            "not a length of",
+        ),
         ("diagnose", {"command": ["python", "a\0b"]}, "holds a NUL"),
         ("diagnose", {"command": ["pyth\0on", "train.py"]}, "holds a NUL"),
         ("diagnose", {"command": ["python", "train.py"], "folder": "a\0b"}, "holds a NUL"),
@@ -169,12 +197,16 @@ def test_a_server_that_may_start_nothing_starts_nothing(project):
 
 
 def test_the_protocol_is_spoken_on_standard_input_and_output(project):
-    ours = StdioServerParameters(command=sys.executable, args=["-m", "dynotune", "mcp", "--root", str(project)])
+    ours = StdioServerParameters(
+        command=sys.executable, args=["-m", "dynotune", "mcp", "--root", str(project)]
+    )
 
     async def talk() -> tuple[list[str], Any]:
         async with mcp.Client(stdio_client(ours)) as client:
             listed = await client.list_tools()
-            return [tool.name for tool in listed.tools], await client.call_tool("explain", {"id": "amp-absent"})
+            return [tool.name for tool in listed.tools], await client.call_tool(
+                "explain", {"id": "amp-absent"}
+            )
 
     names, answer = anyio.run(talk)
     assert {
@@ -198,8 +230,15 @@ def test_a_server_whose_host_is_gone_ends_without_a_word(project):
     pipe = subprocess.PIPE
     with subprocess.Popen(ours, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdin and process.stdout and process.stderr
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
-        for message in ({"id": 1, "method": "initialize", "params": about}, {"method": "notifications/initialized"}):
+        about = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "host", "version": "1"},
+        }
+        for message in (
+            {"id": 1, "method": "initialize", "params": about},
+            {"method": "notifications/initialized"},
+        ):
             process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["id"] == 1
@@ -215,11 +254,21 @@ def test_a_server_whose_host_is_gone_ends_without_a_word(project):
 
 
 def test_the_page_needs_no_library_and_the_server_says_which(tmp_path):
-    ours = [sys.executable, "-c", "import sys; sys.modules['mcp'] = None; from dynotune.cli import main; main()", "mcp"]
-    assert "name: dynotune" in subprocess.run([*ours, "--skill"], capture_output=True, text=True, check=True).stdout
+    ours = [
+        sys.executable,
+        "-c",
+        "import sys; sys.modules['mcp'] = None; from dynotune.cli import main; main()",
+        "mcp",
+    ]
+    assert (
+        "name: dynotune"
+        in subprocess.run([*ours, "--skill"], capture_output=True, text=True, check=True).stdout
+    )
     refused = subprocess.run([*ours, "--root", str(tmp_path)], capture_output=True, text=True, check=False)
     assert refused.returncode == 3 and "dynotune[mcp]" in refused.stderr
-    nowhere = subprocess.run([*ours, "--root", str(tmp_path / "no")], capture_output=True, text=True, check=False)
+    nowhere = subprocess.run(
+        [*ours, "--root", str(tmp_path / "no")], capture_output=True, text=True, check=False
+    )
     assert nowhere.returncode == 2 and "no folder" in nowhere.stderr
 
 
@@ -240,7 +289,11 @@ def test_a_call_that_is_cancelled_ends_its_job_and_its_id_was_told_first(project
                     return message
             raise AssertionError("the server has ended")
 
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
+        about = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "host", "version": "1"},
+        }
         send(id=1, method="initialize", params=about)
         received(lambda message: message.get("id") == 1)
         send(method="notifications/initialized")
@@ -250,7 +303,9 @@ def test_a_call_that_is_cancelled_ends_its_job_and_its_id_was_told_first(project
         first = received(lambda message: message.get("method") == "notifications/progress")
         id = first["params"]["message"].removeprefix("Started as job ").rstrip(".")
         job = jobs.find(id, project)
-        send(id=3, method="tools/call", params={"name": "job", "arguments": {"id": id, "wait_s": 600}, **meta})
+        send(
+            id=3, method="tools/call", params={"name": "job", "arguments": {"id": id, "wait_s": 600}, **meta}
+        )
         received(lambda message: message.get("method") == "notifications/progress")
         send(method="notifications/cancelled", params={"requestId": 3})
         send(id=4, method="tools/call", params={"name": "jobs", "arguments": {}})
@@ -273,7 +328,9 @@ def test_a_job_goes_on_when_its_host_is_gone_while_a_call_waits(project):
         async with stdio_client(ours) as streams, mcp.ClientSession(*streams) as client:
             await client.initialize()
             async with anyio.create_task_group() as group:
-                group.start_soon(client.call_tool, "diagnose", {"command": ["python", "train.py"], "wait_s": 600})
+                group.start_soon(
+                    client.call_tool, "diagnose", {"command": ["python", "train.py"], "wait_s": 600}
+                )
                 while not jobs.of(project):
                     await anyio.sleep(0.05)
                 await streams[1].aclose()
@@ -317,7 +374,9 @@ def ended(project):
     def make(exit_code: str = "1", **files: str) -> jobs.Job:
         folder = jobs.base() / "20261129-080000-000-abcdef"
         folder.mkdir(parents=True)
-        note = jobs.Note(root_digest=jobs._digest(project), subcommand=["x"], command=[], pid=os.getpid(), started_s=0)
+        note = jobs.Note(
+            root_digest=jobs._digest(project), subcommand=["x"], command=[], pid=os.getpid(), started_s=0
+        )
         document.write(folder / jobs.FILE, note)
         for name, text in {"exit_code": exit_code, **files}.items():
             (folder / name.replace("_txt", ".txt").replace("_json", ".json")).write_text(text)
@@ -347,7 +406,8 @@ def test_an_answer_has_first_and_last_lines_when_a_report_is_long(ended):
 
 
 @pytest.mark.parametrize(
-    "field", [{"reason": "\x1b[2J" + "Z" * 580_000}, {"verdict": "\x1b]0;x" * 9}, {"ci": ["a", "b"]}, {"speedup": {}}]
+    "field",
+    [{"reason": "\x1b[2J" + "Z" * 580_000}, {"verdict": "\x1b]0;x" * 9}, {"ci": ["a", "b"]}, {"speedup": {}}],
 )
 def test_an_answer_is_bounded_and_escaped_when_the_comparison_is_hostile(ended, field):
     whole = json.dumps({"verdict": "same", "confirmed": None, **field})

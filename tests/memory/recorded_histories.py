@@ -115,7 +115,9 @@ def _begin_with(model: CachingAllocator, events: list[dict[str, Any]], final: li
         _adopt(model, address, size, stream, inside)
 
 
-def _adopt(model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]) -> None:
+def _adopt(
+    model: CachingAllocator, address: int, size: int, stream: int, live: list[tuple[int, int, int]]
+) -> None:
     small = size == 2 * MIB
     pool = model.pool(1 if small else size, stream)
     model.reserved_bytes += size

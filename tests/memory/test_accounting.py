@@ -1,4 +1,5 @@
-"""Terms of a history that is made by hand: who owns a block, and what the moment of its allocation says of others."""
+"""Terms of a history that is made by hand: who owns a block, and what the moment of its allocation says of
+others."""
 
 from dynotune import memory
 from dynotune.schema.facts import Unknown
@@ -64,11 +65,15 @@ def test_an_address_that_is_used_again_belongs_to_whoever_had_it_then():
 
 def test_a_weight_is_a_weight_whoever_else_has_its_block():
     owners = [("kept", 0, 8), ("gradients", 0, 8), ("weights", 0, 8)]
-    assert accounted([Life(0, MIB, -1, 8)], num_events=8, marks=STEP, owners=owners).steady.of("weights") == MIB
+    assert (
+        accounted([Life(0, MIB, -1, 8)], num_events=8, marks=STEP, owners=owners).steady.of("weights") == MIB
+    )
 
 
 def test_an_address_of_nothing_that_was_alive_is_left_alone():
-    found = accounted([Life(0, MIB, 5, 8)], num_events=8, marks=STEP, owners=[("weights", 0, 2), ("buffers", 99, 3)])
+    found = accounted(
+        [Life(0, MIB, 5, 8)], num_events=8, marks=STEP, owners=[("weights", 0, 2), ("buffers", 99, 3)]
+    )
     assert found.steady.of("weights") == found.steady.of("buffers") == 0
 
 

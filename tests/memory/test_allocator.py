@@ -1,4 +1,5 @@
-"""The model of torch's allocator: its arithmetic, what must hold for any sequence, and what torch itself recorded."""
+"""The model of torch's allocator: its arithmetic, what must hold for any sequence, and what torch itself
+recorded."""
 
 import itertools
 
@@ -79,7 +80,11 @@ def test_the_cache_is_given_back_before_an_allocation_fails():
 def test_settings_are_read_and_those_that_are_not_modelled_are_named():
     assert AllocatorSettings.parse("expandable_segments:True") == (True, "")
     assert AllocatorSettings.parse("") == AllocatorSettings.parse("backend:native") == (False, "")
-    for text in ("backend:cudaMallocAsync", "max_split_size_mb:512", "roundup_power2_divisions:[256:1,512:2,>:4]"):
+    for text in (
+        "backend:cudaMallocAsync",
+        "max_split_size_mb:512",
+        "roundup_power2_divisions:[256:1,512:2,>:4]",
+    ):
         assert AllocatorSettings.parse(text).unmodelled == text
 
 

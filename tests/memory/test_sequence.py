@@ -18,7 +18,10 @@ def steps(batch, *, num=2, swapped=False):
     events = []
     for step in range(num):
         for layer in range(LAYERS):
-            events += [((step, "a", layer), batch * 700_000 + 3000 * layer), ((step, "t", layer), batch * 90_000)]
+            events += [
+                ((step, "a", layer), batch * 700_000 + 3000 * layer),
+                ((step, "t", layer), batch * 90_000),
+            ]
             events.append(((step, "t", layer), None))
         for layer in reversed(range(LAYERS)):
             events += [((step, "g", layer), 5 * MIB), ((step, "a", layer), None)]
@@ -103,7 +106,11 @@ def test_sequence_recognises_sizes_that_grow_with_the_square_of_the_argument():
 
 def test_sequence_interpolates_constant_parts_and_lets_a_workspace_grow_like_the_rest():
     def run(batch):
-        blocks = [Life(0, (512 + 10 * batch) * MIB, 0, 6), Life(1, 10 * batch * MIB, 1, 6), Life(2, 3 * MIB, 2, 6)]
+        blocks = [
+            Life(0, (512 + 10 * batch) * MIB, 0, 6),
+            Life(1, 10 * batch * MIB, 1, 6),
+            Life(2, 3 * MIB, 2, 6),
+        ]
         return Lives(0, [*blocks, Life(3, (40 + batch) * MIB, 3, 4)], 6, [])
 
     found = matched(run(8), run(16), (8, 16))

@@ -1,4 +1,5 @@
-"""Fat binaries, cubins and libraries as bytes, built field by field; layouts and flags as nvcc 13.5 writes them."""
+"""Fat binaries, cubins and libraries as bytes, built field by field; layouts and flags as nvcc 13.5 writes
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,12 @@ def container(*entries: bytes, version: int = 1, body_bytes: int | None = None) 
 
 
 def elf(
-    sections: dict[str, bytes], *, machine: int = 62, abi: int = 0, flags: int = 0, types: dict[str, int] | None = None
+    sections: dict[str, bytes],
+    *,
+    machine: int = 62,
+    abi: int = 0,
+    flags: int = 0,
+    types: dict[str, int] | None = None,
 ) -> bytes:
     """A 64-bit ELF file with these sections and the table of their names."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name in (*sections, ".shstrtab"))

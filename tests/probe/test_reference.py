@@ -26,6 +26,12 @@ def test_every_fact_is_described():
 
 def test_no_fact_is_described_that_is_not_told():
     known = {*gpu.NAMES, *host_memory.NAMES, *host_processors.NAMES, *torch_build.NAMES, *compatibility.NAMES}
-    known |= {*window_facts.NAMES, "gpu.nvml_indices", "gpu.order_known", "gpu.topology", "host.container_shm_default"}
+    known |= {
+        *window_facts.NAMES,
+        "gpu.nvml_indices",
+        "gpu.order_known",
+        "gpu.topology",
+        "host.container_shm_default",
+    }
     known |= set(machine({}, python=Unknown("not asked"), deadline_s=60))
     assert described() <= known | {"package.NAME", "env.NAME", "env_from.NAME"}

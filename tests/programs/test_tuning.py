@@ -215,7 +215,9 @@ def test_a_table_is_what_the_replay_reads(tmp_path):
 def test_a_whole_table_is_not_recorded_again(tmp_path):
     file = tmp_path / "starved_cpu.json"
     file.write_text(json.dumps(filled(2)))
-    kept = tables.record(BY_NAME["starved"], Setup("cpu", tmp_path / "work"), file, blocks=2, left_s=lambda: math.inf)
+    kept = tables.record(
+        BY_NAME["starved"], Setup("cpu", tmp_path / "work"), file, blocks=2, left_s=lambda: math.inf
+    )
     assert tables.num_blocks(kept) == 2
     assert not (tmp_path / "work").exists()
 
@@ -245,7 +247,11 @@ def test_a_recipe_of_nothing_is_counted_as_one():
     rows = {name: {"recipe": [], "num_trials": 5, "fates": {"unproved": 8}} for name in tunes}
     assert idle.summary(rows)["kept"]
     for name in list(rows)[:2]:
-        rows[name] = {"recipe": ["env.DYNOTUNE_NOTHING_1=1"], "num_trials": 5, "fates": {"kept": 1, "unproved": 7}}
+        rows[name] = {
+            "recipe": ["env.DYNOTUNE_NOTHING_1=1"],
+            "num_trials": 5,
+            "fates": {"kept": 1, "unproved": 7},
+        }
     assert idle.summary(rows) == {"tunes": 20, "with_a_recipe": 2, "trials": 100, "kept": False}
 
 
@@ -259,7 +265,10 @@ def test_nothing_but_what_does_nothing_is_tried():
     words = idle.words_of(3, 60.0, seed=7)
     assert words.count("--try") == 3
     assert "loader.num_workers" in words
-    assert words.index("loader.num_workers") == words.index("--exclude", words.index("loader.num_workers") - 1) + 1
+    assert (
+        words.index("loader.num_workers")
+        == words.index("--exclude", words.index("loader.num_workers") - 1) + 1
+    )
 
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path):

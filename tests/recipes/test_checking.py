@@ -130,7 +130,9 @@ def test_an_ablation_that_was_written_the_other_way_round_is_turned():
 
 def first(*settings, **changes):
     """What a recipe of these settings states, proved here."""
-    known = study(recipe=list(settings), selected=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
+    known = study(
+        recipe=list(settings), selected=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1))
+    )
     recipe = writing.recipe_of(known)
     return replace(recipe, recipe=replace(recipe.recipe, **changes))
 
@@ -206,7 +208,8 @@ def test_a_round_that_did_not_let_a_setting_stay_is_no_proof_of_it():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"recipe": None}, {"recipe": []}, {"confirmed": None}, {"confirmed": compared(verdict="undecided")}]
+    "changes",
+    [{"recipe": None}, {"recipe": []}, {"confirmed": None}, {"confirmed": compared(verdict="undecided")}],
 )
 def test_a_study_that_proved_nothing_has_no_recipe(changes):
     with pytest.raises(UsageError, match="Nothing was proved"):
@@ -216,13 +219,16 @@ def test_a_study_that_proved_nothing_has_no_recipe(changes):
 def test_the_recipe_of_a_study_can_be_read_and_applied(tmp_path):
     recipes.write(tmp_path / "recipe.toml", writing.recipe_of(study()))
     found = recipes.read(tmp_path / "recipe.toml")
-    assert checking.settings(found, "it").applied == sorted([WORKERS, SPACED, PINNED], key=lambda setting: setting.knob)
+    assert checking.settings(found, "it").applied == sorted(
+        [WORKERS, SPACED, PINNED], key=lambda setting: setting.knob
+    )
     assert checking.differences(found, FACTS, COMMAND, strict=True) == []
     assert checking.unproved(found) == []
 
 
 def test_of_a_recipe_that_was_not_applied_whole_nothing_is_stated():
-    """A variable that was left out is no part of the gain, though the recipe that is begun from has its proof."""
+    """A variable that was left out is no part of the gain, though the recipe that is begun from has its
+    proof."""
     whole = first(SPACED, Setting("env.A", "1"))
     study = on_top(whole)
     study = replace(study, run=replace(study.run, settings=[SPACED]))
@@ -305,9 +311,9 @@ def test_recipe_check_says_a_difference_from_what_to_what(fact, value, text):
 
 
 def test_recipe_check_names_only_the_number_of_gpus_when_there_is_none():
-    assert said(recipe(), FACTS | {name: NO_GPU[name] for name in ("gpu.count", "gpu.name", "gpu.driver")}) == [
-        "number of GPUs differs: 1 where it was proved, 0 here"
-    ]
+    assert said(
+        recipe(), FACTS | {name: NO_GPU[name] for name in ("gpu.count", "gpu.name", "gpu.driver")}
+    ) == ["number of GPUs differs: 1 where it was proved, 0 here"]
     without = Recipe(Header(recipes.SCHEMA, command=COMMAND), facts=writing.facts_to_keep(NO_GPU, COMMAND))
     assert said(without, NO_GPU, strict=True) == []
 
@@ -432,7 +438,9 @@ def test_an_interval_is_not_needed_to_state_a_speed_up():
 def test_exact_divides_settings_by_the_catalogue_whatever_a_recipe_states():
     rounding = Setting("compile.mode", "default")
     stated = Proof("compile.mode", 2.0, (1.9, 2.1), 4, "exact", value="default")
-    made = Recipe(Header(schema=recipes.SCHEMA), {"compile.mode": "default", "loader.num_workers": 4}, [stated])
+    made = Recipe(
+        Header(schema=recipes.SCHEMA), {"compile.mode": "default", "loader.num_workers": 4}, [stated]
+    )
     chosen, _ = checking.settings(made, "r.toml")
     assert checking.exact(chosen) == ([WORKERS], [rounding])
     assert checking.effects(made) == {"compile.mode": "numerics", "loader.num_workers": "sampling"}
@@ -449,4 +457,6 @@ def based_on_rounding() -> Study:
     """A study on top of a recipe with a setting that rounds and has no proof of its own."""
     made = study()
     first = BaseRecipe("first.toml", Recipe(Header(schema=recipes.SCHEMA), {"compile.mode": "default"}))
-    return replace(made, base_recipe=first, run=replace(made.run, settings=[Setting("compile.mode", "default")]))
+    return replace(
+        made, base_recipe=first, run=replace(made.run, settings=[Setting("compile.mode", "default")])
+    )

@@ -23,7 +23,9 @@ from dynotune.schema.setting import Setting
 COMMAND = ["python", "train.py", "it's $HOME"]
 NASTY = "'\"`$HOME $(id) \\ $$ %s {x} !! #; \U0001f600 é: - [a, *b]"
 PRINTABLE = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
-NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True).filter(lambda name: name not in ("_", "IFS", "PATH"))
+NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True).filter(
+    lambda name: name not in ("_", "IFS", "PATH")
+)
 VARIABLES = st.dictionaries(NAMES.map("V".__add__), PRINTABLE, max_size=6)
 
 
@@ -43,7 +45,10 @@ def without_comments(text):
 def sourced(script, **env):
     """The environment that a POSIX shell has after it has read `script`."""
     done = subprocess.run(
-        ["sh", "-ec", script + "\nenv -0"], env={"PATH": os.environ["PATH"], **env}, capture_output=True, check=True
+        ["sh", "-ec", script + "\nenv -0"],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        check=True,
     )
     assert not done.stderr
     return dict(entry.decode().split("=", 1) for entry in done.stdout.split(b"\0") if entry)
@@ -54,7 +59,9 @@ def sourced(script, **env):
 @example({"VA": NASTY, "VB": ""})
 def test_a_shell_exports_exactly_what_the_recipe_sets(variables):
     before = sourced("")
-    found = sourced(formats.shell(Parts(recipe="x'; touch $(id) \n.toml", command=["a\nb"], variables=variables)))
+    found = sourced(
+        formats.shell(Parts(recipe="x'; touch $(id) \n.toml", command=["a\nb"], variables=variables))
+    )
     assert {name: value for name, value in found.items() if name not in before} == variables
 
 
@@ -108,7 +115,11 @@ def test_keys_of_the_allocator_are_one_variable_whose_name_follows_the_version_o
             "file_system",
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         ),
-        ("precision.quantize", "int8-weights", "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization"),
+        (
+            "precision.quantize",
+            "int8-weights",
+            "quantize_(model, Int8WeightOnlyConfig())  # torchao.quantization",
+        ),
         ("precision.quantize_keep", "head\nrm", "filter_fn: all nn.Linear besides those in 'head\\nrm'"),
     ],
 )
@@ -130,7 +141,9 @@ def test_every_value_of_every_knob_can_be_written():
     from dynotune import knobs
 
     for knob in knobs.all_knobs():
-        values = knob.values or {"bool": (True, False), "int": (20,), "float": (0.5,), "str": ("1",)}[knob.type]
+        values = (
+            knob.values or {"bool": (True, False), "int": (20,), "float": (0.5,), "str": ("1",)}[knob.type]
+        )
         for value in values:
             if is_of_launch(knob.site):
                 continue
@@ -154,7 +167,8 @@ def test_the_line_that_needs_nothing_else_is_there_and_is_a_comment():
 
 
 def dockers(line):
-    """Name and value of `ENV NAME="…"` by the rules of Docker's reference for ENV and for the shell form of values."""
+    """Name and value of `ENV NAME="…"` by the rules of Docker's reference for ENV and for the shell form of
+    values."""
     name, quoted = re.fullmatch(r'ENV ([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"', line).groups()
     unescaped = re.sub(r'\\(["\\$])|\$', lambda match: match[1] or pytest.fail(f"expands: {line}"), quoted)
     return name, unescaped
@@ -163,7 +177,9 @@ def dockers(line):
 @given(VARIABLES)
 @example({"VA": NASTY, "VB": "a\\"})
 def test_docker_sets_exactly_what_the_recipe_sets(variables):
-    lines = without_comments(formats.docker(Parts(recipe="r\nENV X=1", command=["a\nENV X=1"], variables=variables)))
+    lines = without_comments(
+        formats.docker(Parts(recipe="r\nENV X=1", command=["a\nENV X=1"], variables=variables))
+    )
     assert dict(map(dockers, lines)) == variables
 
 
@@ -186,7 +202,11 @@ STRANGE = {"TURNS": "a\u202eb", "ESCAPES": "\x1b[31m", "BYTES": "\udcff", "ENDS"
 
 @pytest.mark.parametrize(
     ("format_", "kept"),
-    [("shell", ["ENDS", "PLAIN"]), ("docker", ["PLAIN"]), ("kubernetes", ["TURNS", "ESCAPES", "ENDS", "PLAIN"])],
+    [
+        ("shell", ["ENDS", "PLAIN"]),
+        ("docker", ["PLAIN"]),
+        ("kubernetes", ["TURNS", "ESCAPES", "ENDS", "PLAIN"]),
+    ],
 )
 def test_a_value_that_the_file_cannot_show_is_left_out_and_named(format_, kept):
     parts = Parts(recipe="r\udcff", command=["a\udcff", "b"], unset=["GONE"], variables=STRANGE)
@@ -217,7 +237,9 @@ def expanded(value):
 @given(VARIABLES.filter(bool))
 @example({"VA": NASTY, "VB": "yes", "VC": "\u0085 1e3"})
 def test_kubernetes_sets_exactly_what_the_recipe_sets(variables):
-    text = formats.kubernetes(Parts(recipe="r\nx: 1", command=["a\nx: 1"], variables=variables, unset=["GONE"]))
+    text = formats.kubernetes(
+        Parts(recipe="r\nx: 1", command=["a\nx: 1"], variables=variables, unset=["GONE"])
+    )
     (container,) = yaml_of(text)["spec"]["containers"]
     assert {entry["name"]: expanded(entry["value"]) for entry in container["env"]} == variables
     assert list(map(expanded, container["command"])) == ["env", "-u", "GONE", "a\nx: 1"]
@@ -240,7 +262,9 @@ def test_workers_of_a_pod_get_shared_memory(chosen, facts, given_, size):
 
 
 def test_without_workers_a_pod_needs_none():
-    assert "volumes" not in yaml_of(formats.kubernetes(made(("loader.num_workers", 0), ("env.A", "1"))))["spec"]
+    assert (
+        "volumes" not in yaml_of(formats.kubernetes(made(("loader.num_workers", 0), ("env.A", "1"))))["spec"]
+    )
     assert yaml_of(formats.kubernetes(made(("cudnn.benchmark", True)))) == {}
 
 
@@ -260,10 +284,15 @@ def test_an_administrators_file_has_the_sysctls_of_findings_and_names_the_rest()
         finding("sneaky", "sudo sysctl vm.x=0; rm -rf /", needs_root=True),
         finding("looked-at", "nvidia-smi -q"),
     ]
-    unknown = [NotKnown("numa-balancing", "host.numa_balancing", "not in this container"), NotKnown("other", "x", "y")]
+    unknown = [
+        NotKnown("numa-balancing", "host.numa_balancing", "not in this container"),
+        NotKnown("other", "x", "y"),
+    ]
     text = formats.sysctl("recipe.toml", found, unknown)
     assert without_comments(text) == ["vm.zone_reclaim_mode = 0"]
-    assert "# Not judged: numa-balancing: not in this container\n" in text and "other" not in text.replace("others", "")
+    assert "# Not judged: numa-balancing: not in this container\n" in text and "other" not in text.replace(
+        "others", ""
+    )
     assert "#     sudo nvidia-smi -pl 700\n" in text and "looked-at" not in text
 
 

@@ -17,7 +17,12 @@ from dynotune.schema.trace_summary import Place
 
 from ..fakes import of_run
 
-FACTS = {"host.cpu": "Xeon 8592", "host.num_cores": 16, "torch.version": "2.11.0", "gpu.name": Unknown("no driver")}
+FACTS = {
+    "host.cpu": "Xeon 8592",
+    "host.num_cores": 16,
+    "torch.version": "2.11.0",
+    "gpu.name": Unknown("no driver"),
+}
 
 
 def comparison(**changes: Any) -> Comparison:
@@ -36,7 +41,9 @@ def comparison(**changes: Any) -> Comparison:
         "candidate": ArmSummary(samples_per_s=398.6, median_step_s=0.0399, time_to_first_step_s=2.04),
         "readback": {
             "loader.num_workers": Readback("loader.num_workers", "8", "8", "the loader drawn from", True),
-            "precision.autocast": Readback("precision.autocast", "bf16", Unknown("no call was seen"), "", None),
+            "precision.autocast": Readback(
+                "precision.autocast", "bf16", Unknown("no call was seen"), "", None
+            ),
         },
         "pairs": [
             Pair("baseline", 0.00355, 0.00251),
@@ -54,7 +61,9 @@ def comparison(**changes: Any) -> Comparison:
 
 def failed() -> Comparison:
     arm = FailedArm("candidate", 1, ["Traceback (most recent call last):", "RuntimeError: out of memory"])
-    return comparison(verdict=None, failed=arm, speedup=None, ci=None, num_pairs=0, pairs=[], readback={}, voided=[])
+    return comparison(
+        verdict=None, failed=arm, speedup=None, ci=None, num_pairs=0, pairs=[], readback={}, voided=[]
+    )
 
 
 def undecided() -> Comparison:

@@ -39,7 +39,8 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         read, self._to = os.pipe()
         self._from, written = os.pipe()
-        # Chromium reads from descriptor 3 and writes to 4: ours are neither, lest one be lost in the exchange.
+        # Chromium reads from descriptor 3 and writes to 4: ours are neither, lest one be lost in the
+        # exchange.
         to_browser, from_browser = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, written))
         line = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         command = ["bash", "-c", line, "bash", str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
@@ -99,7 +100,13 @@ class Browser:
         self.wait_for("Page.loadEventFired")
 
     def resize(self, width: int, height: int = 900) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def wait_for(self, event: str) -> None:
         while not any(said.get("method") == event for said in self.events):

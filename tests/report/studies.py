@@ -84,10 +84,31 @@ TRIED: list[tuple[Raw, float, float | None, str, str, bool]] = [
     (("loader.num_workers", 16), 1.84, 0.61, "waits for input: 61% of a step", "loader", False),
     (("loader.prefetch_factor", 4), 1.002, 0.61, "waits for input: 61% of a step", "loader", False),
     (("loader.persistent_workers", True), 0.998, 0.02, "beginning an epoch: 2% of a step", "loader", False),
-    (("loader.pin_memory", True), 1.021, 0.041, "copies from pageable memory: 4.1% of a step", "loader", False),
+    (
+        ("loader.pin_memory", True),
+        1.021,
+        0.041,
+        "copies from pageable memory: 4.1% of a step",
+        "loader",
+        False,
+    ),
     (("host.num_threads", 4), 1.18, 0.61, "waits for input: 61% of a step", "loader", False),
-    (("precision.autocast", "bf16"), 1.048, 0.27, "the device's matrix products: 27% of a step", "precision", True),
-    (("matmul.fp32_precision", "high"), 1.001, 0.27, "the device's matrix products: 27% of a step", "precision", True),
+    (
+        ("precision.autocast", "bf16"),
+        1.048,
+        0.27,
+        "the device's matrix products: 27% of a step",
+        "precision",
+        True,
+    ),
+    (
+        ("matmul.fp32_precision", "high"),
+        1.001,
+        0.27,
+        "the device's matrix products: 27% of a step",
+        "precision",
+        True,
+    ),
     (("layout.channels_last", True), 1.003, 0.12, "layout conversions: 12% of a step", "precision", False),
     (("cudnn.benchmark", True), 1.006, None, "", "", True),
     (("optimizer.fused", True), 1.011, 0.018, "the optimizer's kernels: 1.8% of a step", "", False),
@@ -192,7 +213,9 @@ def estimate(
     arm: str, against: str, phase: Phase, speedup: float, half: float, num_blocks: int, **more: Any
 ) -> Estimate:
     ci = (speedup * math.exp(-half), speedup * math.exp(half))
-    return Estimate(arm=arm, against=against, phase=phase, speedup=speedup, ci=ci, num_blocks=num_blocks, **more)
+    return Estimate(
+        arm=arm, against=against, phase=phase, speedup=speedup, ci=ci, num_blocks=num_blocks, **more
+    )
 
 
 def _candidates() -> Iterator[Candidate]:
@@ -206,7 +229,9 @@ def _candidates() -> Iterator[Candidate]:
             in_process=in_process,
         )
     for raw, _, _ in BROKEN:
-        yield Candidate(setting=Setting(*raw), effect=EFFECTS.get(raw[0], "semantics"), bound=0.27, bound_by="27%")
+        yield Candidate(
+            setting=Setting(*raw), effect=EFFECTS.get(raw[0], "semantics"), bound=0.27, bound_by="27%"
+        )
     yield Candidate(setting=Setting("alloc.backend", "cudaMallocAsync"), effect="exact", bound=0.006)
 
 
@@ -223,7 +248,9 @@ def _searched(clock: Clockwork) -> list[Estimate]:
     for raw, ended, detail in BROKEN:
         clock.run(key([raw]), "pilot", 0, ended=ended, value=None, detail=detail)
     for block in range(1, 7):
-        alive = [entry for at, entry in enumerate(TRIED) if block <= 3 or entry[1] > 1.01 or at % 5 == block % 5]
+        alive = [
+            entry for at, entry in enumerate(TRIED) if block <= 3 or entry[1] > 1.01 or at % 5 == block % 5
+        ]
         clock.run("", "prune", block)
         for raw, speedup, *_ in alive:
             void = "another program used 31% of the GPU" if block == 2 and raw[1] == 16 else ""
@@ -262,7 +289,9 @@ def _searched(clock: Clockwork) -> list[Estimate]:
         left = key([other for other in whole if other != raw])
         p = 0.41 if raw[0] == "loader.pin_memory" else 0.0004
         found.append(
-            estimate(key(whole), left, "prune", worth[raw[0]], 0.009, 8, p=p, corrected_over=4, confidence=0.95)
+            estimate(
+                key(whole), left, "prune", worth[raw[0]], 0.009, 8, p=p, corrected_over=4, confidence=0.95
+            )
         )
     return found
 
@@ -287,7 +316,9 @@ def _confirmed(clock: Clockwork) -> Comparison:
         window_steps=120,
         baseline=ArmSummary(s_per_sample=BASELINE_S, samples_per_s=1 / BASELINE_S, time_to_first_step_s=6.2),
         candidate=ArmSummary(
-            s_per_sample=BASELINE_S / WHOLE_SPEEDUP, samples_per_s=WHOLE_SPEEDUP / BASELINE_S, time_to_first_step_s=7.3
+            s_per_sample=BASELINE_S / WHOLE_SPEEDUP,
+            samples_per_s=WHOLE_SPEEDUP / BASELINE_S,
+            time_to_first_step_s=7.3,
         ),
         facts=FACTS,
     )
@@ -299,13 +330,17 @@ def _fates() -> dict[str, CandidateOutcome]:
         if raw in WHOLE:
             fate = CandidateOutcome("proved", "Without it the whole is slower in every block.")
         elif speedup < 0.97:
-            fate = CandidateOutcome("slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks.")
+            fate = CandidateOutcome(
+                "slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks."
+            )
         elif raw[0] == "loader.num_workers":
             fate = CandidateOutcome("not-needed", "loader.num_workers=8 is faster.")
         elif raw[0] == "loader.pin_memory":
             fate = CandidateOutcome("not-needed", "It helps alone by 2.1%; without it the whole is as fast.")
         elif raw[0] == "optimizer.fused":
-            fate = CandidateOutcome("unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do.")
+            fate = CandidateOutcome(
+                "unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do."
+            )
         else:
             fate = CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")
         fates[key([raw])] = fate
@@ -345,7 +380,9 @@ def rich(**changes: Any) -> Study:
         "candidates": list(_candidates()),
         "not_offered": [
             NotOffered(
-                Setting("transfer.non_blocking", True), "it may change what the program computes", ["h2d-blocking"]
+                Setting("transfer.non_blocking", True),
+                "it may change what the program computes",
+                ["h2d-blocking"],
             ),
             NotOffered(Setting("env.CUDA_LAUNCH_BLOCKING", "@unset"), "the command has it already"),
         ],
@@ -353,13 +390,17 @@ def rich(**changes: Any) -> Study:
         "estimates": estimates,
         "guarded": [
             _guarded(key([("precision.autocast", "bf16")]), difference=0.0061, own=0.0004, tolerance=0.02),
-            _guarded(key([("precision.autocast", "fp16")]), difference=0.31, own=0.0004, tolerance=0.05, ok=False),
+            _guarded(
+                key([("precision.autocast", "fp16")]), difference=0.31, own=0.0004, tolerance=0.05, ok=False
+            ),
             _guarded(key(WHOLE), difference=0.0064, own=0.0004, tolerance=0.02),
         ],
         "readback": {
             "loader.num_workers": Readback("loader.num_workers", "8", "8", "the loader's attribute", True),
             "host.num_threads": Readback("host.num_threads", "4", "4", "torch.get_num_threads()", True),
-            "precision.autocast": Readback("precision.autocast", "bf16", Unknown("no call was seen"), "", None),
+            "precision.autocast": Readback(
+                "precision.autocast", "bf16", Unknown("no call was seen"), "", None
+            ),
         },
         "outcomes": _fates(),
         "noise": statistics.stdev(values),
@@ -394,14 +435,23 @@ def on_top() -> Study:
 
 def empty(**changes: Any) -> Study:
     """Begun, and nothing has run yet."""
-    fields: dict[str, Any] = {"id": "s0", "command": ["python", "train.py"], "cwd": Path("/home/me"), "budget_s": 900.0}
+    fields: dict[str, Any] = {
+        "id": "s0",
+        "command": ["python", "train.py"],
+        "cwd": Path("/home/me"),
+        "budget_s": 900.0,
+    }
     return of_run(Study, **(fields | changes))
 
 
 def unfinished() -> Study:
     """Stopped in the middle of a round."""
     whole = rich()
-    trials = [trial for trial in whole.trials if trial.phase == "pilot" or (trial.phase == "prune" and trial.block < 3)]
+    trials = [
+        trial
+        for trial in whole.trials
+        if trial.phase == "pilot" or (trial.phase == "prune" and trial.block < 3)
+    ]
     fates = {name: fate for name, fate in whole.outcomes.items() if fate.kind in ("failed", "out-of-memory")}
     return msgspec.structs.replace(
         whole,
@@ -425,10 +475,18 @@ def unfinished() -> Study:
 def only_failures() -> Study:
     """Every candidate failed."""
     candidates = [one for one in rich().candidates if one.id in {key([raw]) for raw, _, _ in BROKEN}]
-    trials = [Trial(arm="", phase="pilot", block=0, ended="measured", value=BASELINE_S, began_s=30.0, wall_s=14.0)]
+    trials = [
+        Trial(arm="", phase="pilot", block=0, ended="measured", value=BASELINE_S, began_s=30.0, wall_s=14.0)
+    ]
     trials += [
         Trial(
-            arm=one.id, phase="pilot", block=0, ended="failed", began_s=50.0 + 9 * at, wall_s=8.0, detail="ValueError"
+            arm=one.id,
+            phase="pilot",
+            block=0,
+            ended="failed",
+            began_s=50.0 + 9 * at,
+            wall_s=8.0,
+            detail="ValueError",
         )
         for at, one in enumerate(candidates)
     ]
@@ -439,7 +497,9 @@ def only_failures() -> Study:
         finished=True,
         recipe=[],
         verdict="Every setting that was tried made the command fail.",
-        diagnosis=diagnosis(shares=Unknown("the profiler could not record it"), steps=Unknown("no step was seen")),
+        diagnosis=diagnosis(
+            shares=Unknown("the profiler could not record it"), steps=Unknown("no step was seen")
+        ),
     )
 
 
@@ -451,7 +511,9 @@ def one_candidate() -> Study:
         estimates=[estimate(only.id, "", "prune", 1.001, 0.004, 8)],
         outcomes={only.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")},
         trials=[
-            Trial(arm=arm, phase="prune", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0)
+            Trial(
+                arm=arm, phase="prune", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0
+            )
             for at in range(1, 9)
             for arm in ("", only.id)
         ],
@@ -465,7 +527,9 @@ def one_candidate() -> Study:
 def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
     """More than fits a screen."""
     candidates = [
-        Candidate(setting=Setting(f"env.SOME_RATHER_LONG_NAME_{at}", at), effect="exact", bound=(at + 1) / 100)
+        Candidate(
+            setting=Setting(f"env.SOME_RATHER_LONG_NAME_{at}", at), effect="exact", bound=(at + 1) / 100
+        )
         for at in range(num_candidates)
     ]
     dice = random.Random(3)
@@ -486,9 +550,12 @@ def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
     return empty(
         candidates=candidates,
         trials=trials,
-        estimates=[estimate(one.id, "", "prune", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates],
+        estimates=[
+            estimate(one.id, "", "prune", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates
+        ],
         outcomes={
-            one.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.") for one in candidates
+            one.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")
+            for one in candidates
         },
         finished=True,
         recipe=[],

@@ -50,7 +50,9 @@ def device(rank: int | None = None, index: int = 0, *, slower: float = 0.0, **ch
         "copy_s": 0.0124,
         "communication_s": 0.0 + slower,
         "idle_s": 0.0426,
-        "overlap": Overlap(compute_s=0.087 - slower, copy_s=0.0114, compute_and_copy_s=0.001, communication_s=slower),
+        "overlap": Overlap(
+            compute_s=0.087 - slower, copy_s=0.0114, compute_and_copy_s=0.001, communication_s=slower
+        ),
         "idle": Idle(host_s=0.0136, loader_s=0.02, sync_s=0.006, kernel_s=0.003),
     }
     return DeviceTime(**(fields | changes))
@@ -71,9 +73,13 @@ def kernels(rank: int | None = None) -> Kernels:
         max_queue_depth=1011,
         tensor_core_share=0.12,
         classes=[
-            KernelClass(name="matmul", num=600, total_s=0.0512, share=0.561, largest="ampere_sgemm_128x64_tn"),
+            KernelClass(
+                name="matmul", num=600, total_s=0.0512, share=0.561, largest="ampere_sgemm_128x64_tn"
+            ),
             KernelClass(name="elementwise", num=2400, total_s=0.03, share=0.329, largest=ELEMENTWISE),
-            KernelClass(name="optimizer", num=630, total_s=0.01, share=0.11, largest="multi_tensor_apply_kernel"),
+            KernelClass(
+                name="optimizer", num=630, total_s=0.01, share=0.11, largest="multi_tensor_apply_kernel"
+            ),
         ],
     )
 
@@ -225,7 +231,10 @@ def on_the_host(**changes: Any) -> TraceSummary:
         "step_source": None,
         "step_s": [],
         "shares": None,
-        **{name: [] for name in ("causes", "devices", "gaps", "copies", "syncs", "allocations", "kernels", "memory")},
+        **{
+            name: []
+            for name in ("causes", "devices", "gaps", "copies", "syncs", "allocations", "kernels", "memory")
+        },
         "unknown": {"devices": Unknown("the trace holds no device activity")},
         "notes": [],
     }

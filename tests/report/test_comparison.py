@@ -41,7 +41,10 @@ def test_of_an_arm_that_timed_more_steps_it_is_said(comparison):
     made = comparison()
     made = replace(made, candidate=replace(made.candidate, window_steps=240))
     said = " ".join(text_of(comparison_table(made)).split())
-    told = "Each run timed 30 steps as a whole, of the far faster candidate up to 240, after 12 steps of warm-up."
+    told = (
+        "Each run timed 30 steps as a whole, of the far faster candidate up to 240, after 12 steps of "
+        "warm-up."
+    )
     assert told in said
 
 
@@ -94,7 +97,9 @@ def test_a_setting_without_a_witness_is_reported_as_unverified(comparison):
 
 
 def test_the_place_where_the_program_sets_a_variable_is_named(comparison):
-    change = EnvironmentChange("CUBLAS_WORKSPACE_CONFIG", ":4096:8", "lib/model.py", 134, "__init__", kept=True)
+    change = EnvironmentChange(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8", "lib/model.py", 134, "__init__", kept=True
+    )
     text = text_of(comparison_table(comparison(set_by=[change])))
     assert "env.CUBLAS_WORKSPACE_CONFIG=:4096:8 in lib/model.py:134, held back" in text
 
@@ -102,7 +107,9 @@ def test_the_place_where_the_program_sets_a_variable_is_named(comparison):
 def test_the_arm_that_failed_is_the_answer_with_its_last_lines(comparison):
     failed = FailedArm("candidate", 1, ["Traceback:", "ValueError: [bold] is not a mode"])
     text = text_of(
-        comparison_table(comparison(verdict=None, speedup=None, ci=None, pairs=[], num_pairs=0, failed=failed))
+        comparison_table(
+            comparison(verdict=None, speedup=None, ci=None, pairs=[], num_pairs=0, failed=failed)
+        )
     )
     assert row(text, "verdict") == "verdict no verdict"
     assert "The command failed in the candidate (loader.num_workers=2 host.num_threads=1)" in text

@@ -17,7 +17,15 @@ from dynotune.report import loudness
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
 from dynotune.schema.attribution import Shares
-from dynotune.schema.diagnosis import Delayed, Diagnosis, Finding, Forecast, NotKnown, ReadFromTrace, UpperBound
+from dynotune.schema.diagnosis import (
+    Delayed,
+    Diagnosis,
+    Finding,
+    Forecast,
+    NotKnown,
+    ReadFromTrace,
+    UpperBound,
+)
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.timing import SlowStep, Timing
@@ -25,7 +33,13 @@ from dynotune.schema.trace_summary import Place
 
 NASTY = "[red]x[/red] \x1b[31m\x07\r\n[/] \u202e\u200e层层层" + "long" * 60
 TIMING = Timing(
-    num_steps=120, window_s=2.76, step_s=0.023, median_step_s=0.022, p99_step_s=0.05, longest_step_s=0.09, wait_s=0.014
+    num_steps=120,
+    window_s=2.76,
+    step_s=0.023,
+    median_step_s=0.022,
+    p99_step_s=0.05,
+    longest_step_s=0.09,
+    wait_s=0.014,
 )
 WORKERS = Finding(
     id="num-workers-zero",
@@ -76,7 +90,10 @@ def test_parts_of_the_bar_are_told_apart_without_colour():
     assert {part.field for part in OF_A_STEP} == set(Shares.__struct_fields__)
 
 
-@given(st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 0), st.integers(1, 200))
+@given(
+    st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 0),
+    st.integers(1, 200),
+)
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
     shares = Shares(**{p.field: share / sum(parts) for p, share in zip(OF_A_STEP, parts, strict=True)})
     cells = Bar(OF_A_STEP, shares).cells(width)
@@ -110,15 +127,26 @@ def test_a_finding_says_what_it_costs_where_and_what_to_paste():
 
 def test_pasted_line_gives_a_knob_one_value():
     workers = [Setting("loader.num_workers", num) for num in (5, 6)]
-    found = msgspec.structs.replace(WORKERS, candidates=[*workers, Setting("loader.persistent_workers", True)])
+    found = msgspec.structs.replace(
+        WORKERS, candidates=[*workers, Setting("loader.persistent_workers", True)]
+    )
     text = text_of(diagnosis(findings=[found]), width=140)
     assert "dynotune compare loader.num_workers=5 loader.persistent_workers=true -- python" in text
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
 def test_pasted_line_says_to_the_shell_what_was_run(width):
-    command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*", *(f"--option-{index}=1" for index in range(20))]
-    found = msgspec.structs.replace(WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)])
+    command = [
+        "python",
+        "a b.py",
+        "$(rm -rf /)",
+        "'",
+        "--x=*",
+        *(f"--option-{index}=1" for index in range(20)),
+    ]
+    found = msgspec.structs.replace(
+        WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)]
+    )
     text = text_of(diagnosis(command=command, findings=[found], bottleneck="none"), width=width)
     pasted = text[text.index("dynotune compare") :].rstrip()
     assert shlex.split(pasted.replace(" \\\n", " ")) == [
@@ -133,7 +161,9 @@ def test_pasted_line_says_to_the_shell_what_was_run(width):
 
 
 def test_lines_for_an_administrator_and_remedies_are_shown_as_they_are():
-    found = msgspec.structs.replace(WORKERS, candidates=[], commands=["echo 1 > /proc/sys/x"], remedy="Change it.")
+    found = msgspec.structs.replace(
+        WORKERS, candidates=[], commands=["echo 1 > /proc/sys/x"], remedy="Change it."
+    )
     text = text_of(diagnosis(findings=[found]))
     assert "  echo 1 > /proc/sys/x" in text
     assert "Change it." in text
@@ -159,7 +189,9 @@ def test_findings_of_jitter_follow_the_others_when_a_diagnosis_has_both():
     text = text_of(diagnosis(findings=[uneven, WORKERS]))
     assert text.index("num-workers-zero") < text.index("Jitter") < text.index("gc-jitter")
     slow = msgspec.structs.replace(TIMING, slow=[SlowStep(index=3, step_s=0.09, wait_s=0.0)])
-    assert "the slowest step took 90 ms, a typical step 22 ms" in single_spaced(text_of(diagnosis(steps=slow)))
+    assert "the slowest step took 90 ms, a typical step 22 ms" in single_spaced(
+        text_of(diagnosis(steps=slow))
+    )
 
 
 def test_unknown_rules_are_folded_by_their_reason_and_cut_at_ten():
@@ -167,9 +199,9 @@ def test_unknown_rules_are_folded_by_their_reason_and_cut_at_ten():
     unknown += [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
     text = single_spaced(text_of(diagnosis(unknown=unknown), width=140))
     assert (
-        "Not known, 17 rules could not judge the trace: nothing was recorded (rule-0, rule-1, rule-2 and 2 more)"
-        in text
-    )
+        "Not known, 17 rules could not judge the trace: nothing was recorded (rule-0, rule-1, rule-2 and 2 "
+        "more)"
+    ) in text
     assert text.count("no NVML here") == 9
     assert "3 more reasons: --verbose shows all" in text
 
@@ -227,7 +259,9 @@ def test_diagnosis_of_hostile_texts_cannot_harm_the_terminal_and_is_no_wider_tha
 
 def test_piped_there_is_no_colour_and_on_a_plain_terminal_only_ascii_bars():
     assert "\x1b" not in text_of(diagnosis())
-    console = Console(file=io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii", errors="replace"), width=100)
+    console = Console(
+        file=io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii", errors="replace"), width=100
+    )
     console.print(diagnosis_report(diagnosis()))
     console.file.flush()
     assert "iiiiiiii" in raw.getvalue().decode("ascii")
@@ -273,9 +307,12 @@ def test_forecasts_name_the_setting_and_what_a_step_takes_at_least():
 
 
 @pytest.mark.parametrize("num_findings", [1, 3, 12])
-def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_the_rest(num_findings, monkeypatch):
+def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_the_rest(
+    num_findings, monkeypatch
+):
     many = [
-        msgspec.structs.replace(WORKERS, id=f"finding-{at}", remedy="Ask for workers.") for at in range(num_findings)
+        msgspec.structs.replace(WORKERS, id=f"finding-{at}", remedy="Ask for workers.")
+        for at in range(num_findings)
     ]
     unknown = [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
     uneven = msgspec.structs.replace(TIMING, slow=[SlowStep(index=7, step_s=0.09, wait_s=0.0)])
@@ -293,7 +330,9 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_t
 
 
 def test_a_screen_shows_the_command_of_the_first_finding_that_has_one(monkeypatch):
-    decoding = msgspec.structs.replace(WORKERS, id="decode-bound", candidates=[], remedy="Store the data decoded.")
+    decoding = msgspec.structs.replace(
+        WORKERS, id="decode-bound", candidates=[], remedy="Store the data decoded."
+    )
     workers = msgspec.structs.replace(WORKERS, remedy="Let workers make batches.", where=Place())
     others = [msgspec.structs.replace(workers, id=f"finding-{at}", remedy="Later.") for at in range(5)]
     monkeypatch.setattr(sys, "stdout", Terminal())
@@ -319,7 +358,10 @@ def test_diagnosis_says_how_loud_findings_were_tested():
     tested = Delayed(part="loader", slope=1.02, ci=(0.95, 1.1), cost=0.61)
     told = " ".join(text_of(diagnosis(findings=[msgspec.structs.replace(WORKERS, tested=tested)])).split())
     assert "up to 61% of a step, tested" in told
-    assert "a step became longer by 102% of a delay of the loader (95 to 110%), so it costs 61% of a step" in told
+    assert (
+        "a step became longer by 102% of a delay of the loader (95 to 110%), so it costs 61% of a step"
+        in told
+    )
     told = text_of(diagnosis(findings=[msgspec.structs.replace(WORKERS, tested=ReadFromTrace())]))
     assert "up to 61% of a step, read from the trace" in told
 

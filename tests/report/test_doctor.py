@@ -26,7 +26,9 @@ def shown(*, width: int = 100, **fields) -> list[str]:
     console = Console(width=width, color_system=None)
     examination = Examination(**({"findings": [], "unknown": [], "facts": {}} | fields))
     with console.capture() as capture:
-        console.print(examination_report(examination, costs={"launch-blocking-on": "host and GPU take turns."}))
+        console.print(
+            examination_report(examination, costs={"launch-blocking-on": "host and GPU take turns."})
+        )
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -35,7 +37,13 @@ def test_a_finding_fits_and_says_what_why_and_how(width):
     lines = shown(width=width, findings=[FINDING])
     assert all(len(line) <= width for line in lines)
     text = " ".join(line.strip() for line in lines)
-    for part in ("up to 41% of a step", "Host and GPU take turns.", "Take it away.", "@unset -- COMMAND", "echo b"):
+    for part in (
+        "up to 41% of a step",
+        "Host and GPU take turns.",
+        "Take it away.",
+        "@unset -- COMMAND",
+        "echo b",
+    ):
         assert part in text
 
 
@@ -51,7 +59,9 @@ def test_several_gpus_of_one_kind_are_counted():
 
 
 def test_rules_that_lack_the_same_stand_together():
-    unknown = [NotKnown(id_, "a busy GPU", "it is idle now") for id_ in ("a", "b")] + [NotKnown("c", "x", "y")]
+    unknown = [NotKnown(id_, "a busy GPU", "it is idle now") for id_ in ("a", "b")] + [
+        NotKnown("c", "x", "y")
+    ]
     lines = shown(unknown=unknown)
     assert "a, b" in lines
     assert lines.count("  a busy GPU: it is idle now") == 1

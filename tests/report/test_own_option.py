@@ -18,7 +18,10 @@ WORKERS = OwnOption(name="--num-workers", value="8", words=["--num-workers", "8"
         (
             WORKERS,
             "python t.py --num-workers 2 --lr 1",
-            "arg.num_workers=8 --baseline arg.num_workers=2 -- python t.py --lr 1 --num-workers {num_workers}",
+            (
+                "arg.num_workers=8 --baseline arg.num_workers=2 -- python t.py --lr 1 --num-workers "
+                "{num_workers}"
+            ),
         ),
         (
             WORKERS,
@@ -38,7 +41,9 @@ WORKERS = OwnOption(name="--num-workers", value="8", words=["--num-workers", "8"
     ],
 )
 def test_comparison_fills_the_option_when_it_has_a_value(option, command, expected):
-    assert shlex.split(" ".join(comparison(option, command.split()))) == f"dynotune compare {expected}".split()
+    assert (
+        shlex.split(" ".join(comparison(option, command.split()))) == f"dynotune compare {expected}".split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The GPUs of a running program: which are its own, and how busy they are, from samples of a pretended driver."""
+"""The GPUs of a running program: which are its own, and how busy they are, from samples of a pretended
+driver."""
 
 from __future__ import annotations
 

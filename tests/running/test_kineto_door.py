@@ -188,10 +188,16 @@ def test_variables_are_left_alone_when_the_program_has_a_daemon(tmp_path):
 
 
 def test_command_is_as_without_dynotune_when_it_is_run_recordable(tmp_path):
-    code = "import os; folder = os.environ['KINETO_IPC_SOCKET_DIR']; print(folder, os.stat(folder).st_mode & 0o77)"
+    code = (
+        "import os; folder = os.environ['KINETO_IPC_SOCKET_DIR']; print(folder, os.stat(folder).st_mode "
+        "& 0o77)"
+    )
     words = [sys.executable, "-m", "dynotune", "run", "--recordable", "--run-dir", str(tmp_path), "--"]
     done = subprocess.run(
-        [*words, sys.executable, "-c", f"{code}; raise SystemExit(5)"], check=False, capture_output=True, text=True
+        [*words, sys.executable, "-c", f"{code}; raise SystemExit(5)"],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     folder, open_to_others = done.stdout.split()
     assert (done.returncode, done.stderr, open_to_others) == (5, "", "0")
@@ -203,7 +209,16 @@ def test_diagnosis_has_the_usual_findings_when_a_prepared_training_records(start
     """The real profiler, prepared by `dynotune run`, whose output stays the program's own."""
     program = tmp_path / "train.py"
     program.write_text(TRAINING)
-    words = [sys.executable, "-m", "dynotune", "run", "--recordable", "--run-dir", str(tmp_path / "runs"), "--"]
+    words = [
+        sys.executable,
+        "-m",
+        "dynotune",
+        "run",
+        "--recordable",
+        "--run-dir",
+        str(tmp_path / "runs"),
+        "--",
+    ]
     running = started(words=[*words, sys.executable, str(program)])
     diagnosis = diagnose_running(running.pid, look_s=2.5, with_stacks=False, record=True)
     assert diagnosis.rung == 3

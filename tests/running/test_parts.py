@@ -15,8 +15,11 @@ def process(pid: int) -> ProcessFiles:
     return ProcessFiles(pid, 1, "python", "R", 1, ("python",), {}, "/usr/bin/python3", frozenset())
 
 
-def activity(*states, num_workers=0, working=0, pins=False, num_reads=0, worker_cores=0.0, others=False) -> Activity:
-    """An activity of 10 s: the main thread's states in equal shares, each look with as many working workers."""
+def activity(
+    *states, num_workers=0, working=0, pins=False, num_reads=0, worker_cores=0.0, others=False
+) -> Activity:
+    """An activity of 10 s: the main thread's states in equal shares, each look with as many working
+    workers."""
     looks = tuple(
         Look(main=state, autograd_runs=False, others_run=others, num_working=working, num_workers=num_workers)
         for state in states * 20
@@ -27,7 +30,9 @@ def activity(*states, num_workers=0, working=0, pins=False, num_reads=0, worker_
         1: usage._replace(num_reads=num_reads * 10),
         **{w.pid: usage._replace(cpu_s=worker_cores * 10) for w in workers},
     }
-    return Activity(Rank(process(1), workers, None), looks, 10.0, pins, dict.fromkeys(end, usage), end, False, ())
+    return Activity(
+        Rank(process(1), workers, None), looks, 10.0, pins, dict.fromkeys(end, usage), end, False, ()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The whole diagnosis of a program that runs: what it says, what it refuses, and that the program is as before."""
+"""The whole diagnosis of a program that runs: what it says, what it refuses, and that the program is as
+before."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ os.read(os.pipe()[0], 1)
 @pytest.fixture(autouse=True)
 def no_interpreter_asked(monkeypatch):
     """Facts of the interpreter take a second, and have tests of their own."""
-    monkeypatch.setattr(running_diagnosis.target_facts.probe, "machine", lambda env, **_: {"env.TORCH_LOGS": None})
+    monkeypatch.setattr(
+        running_diagnosis.target_facts.probe, "machine", lambda env, **_: {"env.TORCH_LOGS": None}
+    )
 
 
 def diagnose(pid: int, **how):
@@ -85,7 +88,9 @@ def test_diagnosis_is_refused_when_another_dynotune_looks_at_the_program(started
     refused = []
 
     def look_again(_: str) -> None:
-        with pytest.raises(CannotRunHere, match=rf"Another dynotune \(process {os.getpid()}\) looks at") as error:
+        with pytest.raises(
+            CannotRunHere, match=rf"Another dynotune \(process {os.getpid()}\) looks at"
+        ) as error:
             diagnose(program.pid)
         refused.append(error)
 
@@ -110,7 +115,10 @@ def test_diagnosis_hides_secrets_and_quotes_names_when_the_program_is_hostile(st
 
 def test_diagnosis_says_so_when_the_program_lives_in_other_namespaces(started):
     unshare = shutil.which("unshare")
-    if unshare is None or subprocess.run([unshare, "--mount", "--pid", "--fork", "true"], check=False).returncode:
+    if (
+        unshare is None
+        or subprocess.run([unshare, "--mount", "--pid", "--fork", "true"], check=False).returncode
+    ):
         pytest.skip("this user may not make namespaces")
     words = [unshare, "--mount", "--pid", "--fork", sys.executable, "-c", READY]
     diagnosis = diagnose(started(words=words).pid)

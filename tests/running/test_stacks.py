@@ -1,4 +1,5 @@
-"""Stacks from outside: by py-spy where it is installed, and by programs that behave like it, well and badly."""
+"""Stacks from outside: by py-spy where it is installed, and by programs that behave like it, well and
+badly."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ def test_stacks_name_the_users_line_when_the_real_py_spy_is_installed(started, t
     assert found.loader_share == 0.0
 
 
-@pytest.mark.parametrize(("scope", "said"), [("0\n", ""), ("1\n", "ptrace_scope is 1"), ("2\n", "ptrace_scope is 2")])
+@pytest.mark.parametrize(
+    ("scope", "said"), [("0\n", ""), ("1\n", "ptrace_scope is 1"), ("2\n", "ptrace_scope is 2")]
+)
 def test_missing_right_is_named_when_the_kernel_restricts_tracing(tmp_path, monkeypatch, scope, said):
     (tmp_path / "scope").write_text(scope)
     monkeypatch.setattr(stacks, "PTRACE_SCOPE", tmp_path / "scope")

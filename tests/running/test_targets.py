@@ -1,4 +1,5 @@
-"""From a process id to the program: shells, launchers and workers lead to it, and what is no program is refused."""
+"""From a process id to the program: shells, launchers and workers lead to it, and what is no program is
+refused."""
 
 from __future__ import annotations
 

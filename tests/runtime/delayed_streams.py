@@ -1,6 +1,8 @@
-"""Streams on the CPU that lag behind the host: work runs when the test, or an event that is waited for, says so.
+"""Streams on the CPU that lag behind the host: work runs when the test, or an event that is waited for, says
+so.
 
-A copy reads its source when it runs, not when it is enqueued, as a GPU's does: what is written too early is seen.
+A copy reads its source when it runs, not when it is enqueued, as a GPU's does: what is written too early is
+seen.
 """
 
 from __future__ import annotations

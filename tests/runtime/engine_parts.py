@@ -14,7 +14,9 @@ class Residual(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        )
         self.used_twice = nn.Conv2d(8, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
         self.last = nn.Sequential(nn.Conv2d(8, 4, 1, groups=2), nn.BatchNorm2d(4))
@@ -89,7 +91,8 @@ def seeded(model, seed=0):
 
 
 class EagerCapturer:
-    """Stands in for `Capturer` on the CPU: a replay computes anew from the static inputs into the static outputs.
+    """Stands in for `Capturer` on the CPU: a replay computes anew from the static inputs into the static
+    outputs.
 
     Args:
         before_replay: called before each replay computes.
@@ -114,7 +117,9 @@ class EagerCapturer:
                 self._before_replay()
             if not self._stale:
                 fresh = forward(*graph.inputs)
-                for into, leaf in zip(pytree.tree_leaves(graph.outputs), pytree.tree_leaves(fresh), strict=True):
+                for into, leaf in zip(
+                    pytree.tree_leaves(graph.outputs), pytree.tree_leaves(fresh), strict=True
+                ):
                     if isinstance(into, torch.Tensor):
                         into.copy_(leaf)
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from dynotune.runtime.vision.nms import PostProcess
 
-PLACES = torch.tensor([[3.0, 5.0, 0.37, 90.0, 77.0], [0.0, 0.0, 1.0, 40.0, 40.0], [10.0, 2.0, 3.0, 1000.0, 9.0]])
+PLACES = torch.tensor(
+    [[3.0, 5.0, 0.37, 90.0, 77.0], [0.0, 0.0, 1.0, 40.0, 40.0], [10.0, 2.0, 3.0, 1000.0, 9.0]]
+)
 
 
 @st.composite

@@ -52,7 +52,9 @@ def test_weighted_micro_batches_step_as_the_large_batch(sizes, num_steps):
     windows = [batches[first : first + num_steps] for first in range(0, len(batches), num_steps)]
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    steps = list(accumulate(model, optimizer, batches, num_steps, loss=mean_loss, weight=lambda batch: len(batch[0])))
+    steps = list(
+        accumulate(model, optimizer, batches, num_steps, loss=mean_loss, weight=lambda batch: len(batch[0]))
+    )
     assert [(step.num_micro_batches, step.weight) for step in steps] == [
         (len(window), sum(len(batch[0]) for batch in window)) for window in windows
     ]

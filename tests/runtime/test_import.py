@@ -20,7 +20,7 @@ stager, pool = Stager(64, device="cpu"), BufferPool("cpu", 64)
 lease = stager.lend(bytes(32), pool)
 kept = iter(Prefetcher(DataLoader(range(100), batch_size=4, num_workers=1), "cpu"))
 print(next(kept).tolist())
-"""
+"""  # noqa: E501
 
 ALONE = """
 import importlib, pkgutil, sys

@@ -1,4 +1,5 @@
-"""Small models with the outputs of YOLO's heads, frames for them, and their detections worked out from definitions."""
+"""Small models with the outputs of YOLO's heads, frames for them, and their detections worked out from
+definitions."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ OF_A_DETECTOR = {"dynotune-copier", "dynotune-filler"}
 
 
 class YoloLike(nn.Module):
-    """`[B, 4 + num_classes, N]` and something else, as a YOLO head in evaluation; boxes overlap their neighbours."""
+    """`[B, 4 + num_classes, N]` and something else, as a YOLO head in evaluation; boxes overlap their
+    neighbours."""
 
     stride = 8
 
@@ -64,7 +66,9 @@ def frames(num: int, size: tuple[int, int] = (48, 64), seed: int = 0) -> list[np
 
 def failing_to_write(array):
     """A `HostArray` of frames that cannot be read after all."""
-    return replace(array, write=lambda into: 1 / 0, parts=tuple(failing_to_write(part) for part in array.parts))
+    return replace(
+        array, write=lambda into: 1 / 0, parts=tuple(failing_to_write(part) for part in array.parts)
+    )
 
 
 def greedy(boxes, scores, iou, classes=None) -> list[int]:

@@ -10,8 +10,12 @@ from dynotune.schema.arm import arm_key, canonical, ids_of
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate, Guarded, Trial
 
-NAMES = st.sampled_from(["env.A", "env.B", "env.A.B", "env.A-b", "arg.a", "loader.num_workers", "python", "a"])
-VALUES = st.text(st.sampled_from(" ='\"\\\n\taB1.\u00a0")) | st.sampled_from(["1 env.B=2", "it's", "", "'a b'"])
+NAMES = st.sampled_from(
+    ["env.A", "env.B", "env.A.B", "env.A-b", "arg.a", "loader.num_workers", "python", "a"]
+)
+VALUES = st.text(st.sampled_from(" ='\"\\\n\taB1.\u00a0")) | st.sampled_from(
+    ["1 env.B=2", "it's", "", "'a b'"]
+)
 SETTINGS = st.builds(Setting, NAMES, VALUES)
 ARMS = st.dictionaries(NAMES, VALUES).map(lambda values: {Setting(*pair) for pair in values.items()})
 
@@ -36,7 +40,11 @@ def test_arm_key_is_the_same_when_the_settings_come_in_another_order(settings: l
 
 
 def test_arm_key_is_plain_when_no_value_holds_a_space() -> None:
-    settings = [Setting("loader.num_workers", 4), Setting("alloc.expandable_segments", True), Setting("env.A", "$B,*")]
+    settings = [
+        Setting("loader.num_workers", 4),
+        Setting("alloc.expandable_segments", True),
+        Setting("env.A", "$B,*"),
+    ]
     assert arm_key(settings) == "alloc.expandable_segments=true env.A=$B,* loader.num_workers=4"
     assert arm_key([]) == "" and ids_of("") == frozenset()
 
@@ -51,7 +59,9 @@ def test_arm_key_is_plain_when_no_value_holds_a_space() -> None:
         ("env.A=1 B=2", {"env.A=1 B=2"}),
     ],
 )
-def test_arm_key_is_read_when_an_earlier_version_wrote_it_without_quotes(recorded: str, ids: set[str]) -> None:
+def test_arm_key_is_read_when_an_earlier_version_wrote_it_without_quotes(
+    recorded: str, ids: set[str]
+) -> None:
     assert ids_of(recorded) == ids
 
 

@@ -20,7 +20,12 @@ from ..fakes import of_run, spec
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
     run = spec(
-        cwd=tmp_path, settings=[Setting("env.A", "1")], step_function="a:b", seed=3, timeout_s=1.5, sandbox=False
+        cwd=tmp_path,
+        settings=[Setting("env.A", "1")],
+        step_function="a:b",
+        seed=3,
+        timeout_s=1.5,
+        sandbox=False,
     )
     made = of_run(Comparison, id="c", run=run, candidate_settings=[])
     document.write(tmp_path / "comparison.json", made)
@@ -29,7 +34,9 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
 
 def test_the_environment_of_a_run_never_reaches_its_record(tmp_path):
     run = spec(env={"TOKEN": "secret"})
-    assert b"secret" not in document.encode(of_run(Comparison, id="c", run=run.recorded, candidate_settings=[]))
+    assert b"secret" not in document.encode(
+        of_run(Comparison, id="c", run=run.recorded, candidate_settings=[])
+    )
 
 
 def test_a_run_that_goes_on_has_todays_environment_folder_and_lock_and_else_what_it_had(tmp_path):
@@ -56,7 +63,10 @@ def test_a_path_that_is_none_is_refused_as_any_wrong_field_is():
 OF_ANYTHING = msgspec.defstruct("OfAnything", [("schema", str, "x"), ("a", Any, None)])
 
 
-@given(st.lists(st.binary(max_size=8), min_size=1), st.text(st.characters(categories=["Cs", "L", "So"]), max_size=4))
+@given(
+    st.lists(st.binary(max_size=8), min_size=1),
+    st.text(st.characters(categories=["Cs", "L", "So"]), max_size=4),
+)
 def test_a_command_of_any_bytes_is_read_back_as_the_same_bytes(words, text):
     command = [os.fsdecode(word) for word in words] + [text]
     made = of_run(Comparison, id="c", run=spec(command=command), candidate_settings=[])

@@ -40,7 +40,9 @@ def messages(tree: ast.AST) -> Iterator[str]:
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_a_message_stays_as_it_is_when_secrets_are_taken_out(path):
-    spoiled = [text for text in messages(ast.parse(path.read_text(encoding="utf-8"))) if redacted(text) != text]
+    spoiled = [
+        text for text in messages(ast.parse(path.read_text(encoding="utf-8"))) if redacted(text) != text
+    ]
     assert not spoiled, [redacted(text) for text in spoiled]
 
 
@@ -53,4 +55,6 @@ def test_a_text_of_a_table_stays_as_it_is_when_secrets_are_taken_out(path):
         elif isinstance(value, str):
             yield value
 
-    assert not [text for text in texts(tomllib.loads(path.read_text(encoding="utf-8"))) if redacted(text) != text]
+    assert not [
+        text for text in texts(tomllib.loads(path.read_text(encoding="utf-8"))) if redacted(text) != text
+    ]

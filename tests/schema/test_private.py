@@ -32,7 +32,11 @@ def test_one_that_others_may_write_is_closed_and_what_is_above_it_stays(tmp_path
     for path in (tmp_path, tmp_path / "top", tmp_path / "top" / "in"):
         path.chmod(0o777)
     private.folder(tmp_path / "top", "in")
-    assert [mode(path) for path in (tmp_path, tmp_path / "top", tmp_path / "top" / "in")] == [0o777, 0o700, 0o700]
+    assert [mode(path) for path in (tmp_path, tmp_path / "top", tmp_path / "top" / "in")] == [
+        0o777,
+        0o700,
+        0o700,
+    ]
 
 
 def test_one_of_another_user_is_refused(tmp_path):

@@ -31,15 +31,25 @@ def made(draw):
     low, speedup, high = draw(SPEEDUPS)
     settings = draw(TABLES)
     proofs = [
-        Proof(knob, speedup, (low, high), draw(st.integers(0, 99)), draw(st.sampled_from(list(recipes.EFFECTS))),
-              draw(st.sampled_from(["ablation", "confirmation"])), value)
+        Proof(
+            knob,
+            speedup,
+            (low, high),
+            draw(st.integers(0, 99)),
+            draw(st.sampled_from(list(recipes.EFFECTS))),
+            draw(st.sampled_from(["ablation", "confirmation"])),
+            value,
+        )
         for knob, value in settings.items()
-    ]  # fmt: skip
+    ]
     head = Header(
         recipes.SCHEMA,
         draw(TEXT),
         draw(
-            st.lists(TEXT | st.binary(max_size=5).filter(lambda word: b"\0" not in word).map(os.fsdecode), max_size=4)
+            st.lists(
+                TEXT | st.binary(max_size=5).filter(lambda word: b"\0" not in word).map(os.fsdecode),
+                max_size=4,
+            )
         ),
         draw(st.sampled_from(["throughput", "memory"])),
         *draw(st.sampled_from([(None, None, None), (speedup, (low, high), 8)])),
@@ -52,7 +62,9 @@ def made(draw):
 @given(made())
 @example(
     Recipe(
-        Header(recipes.SCHEMA), {"env.A": "\x7f\u202e\r\n\"'\\\u2028 # \U0001f600"}, about={"env.A": "a\n[settings]"}
+        Header(recipes.SCHEMA),
+        {"env.A": "\x7f\u202e\r\n\"'\\\u2028 # \U0001f600"},
+        about={"env.A": "a\n[settings]"},
     )
 )
 def test_a_recipe_that_is_written_is_read_as_it_was(recipe):
@@ -79,7 +91,9 @@ def test_a_number_that_toml_has_no_room_for_is_refused(tmp_path, value):
 
 def test_a_recipe_that_would_be_too_large_to_read_is_not_written(tmp_path):
     with pytest.raises(UsageError, match="too large"):
-        recipes.write(tmp_path / "recipe.toml", Recipe(Header(recipes.SCHEMA, command=["x" * recipes.LARGEST_BYTES])))
+        recipes.write(
+            tmp_path / "recipe.toml", Recipe(Header(recipes.SCHEMA, command=["x" * recipes.LARGEST_BYTES]))
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -98,7 +112,9 @@ def test_the_comments_say_what_a_setting_is_and_what_proved_it():
     before, _, after = text.partition('"loader.num_workers" = 4')
     said = " ".join(before.replace("# ", "").split())
     assert "All of it together: 1.420 times as fast (between 1.380 and 1.470), 8 pairs of runs." in said
-    assert "Processes that load. Proved: 1.310 times as fast (between 1.280 and 1.350), with it against" in said
+    assert (
+        "Processes that load. Proved: 1.310 times as fast (between 1.280 and 1.350), with it against" in said
+    )
     assert "against without, beside the settings tried with it, in 6 pairs of runs." in said
     assert "in 6 pairs of runs. Effect: the same samples in the same order, other random draws." in said
     assert "# No proof belongs to this value.\n" in after
@@ -173,6 +189,10 @@ def test_recipe_read_refuses_a_file_that_is_no_recipe_with_the_reason(tmp_path, 
 
 
 def test_recipe_read_says_why_when_a_file_cannot_be_read(tmp_path):
-    for path, said in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file"), (tmp_path / "a\0", "null")):
+    for path, said in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "none", "No such file"),
+        (tmp_path / "a\0", "null"),
+    ):
         with pytest.raises(RecordError, match=said):
             recipes.read(path)

@@ -1,4 +1,5 @@
-"""Secrets are found by the names beside them, by their form, or because they were told; and nothing else is."""
+"""Secrets are found by the names beside them, by their form, or because they were told; and nothing else
+is."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ HIDDEN = """
     HF_TOKEN WANDB_API_KEY --token --api-key --hf_token AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID DB_PASSWORD token
     env.HF_TOKEN --auth-token GITHUB_PAT MYSQL_PWD SMTP_PASS apiKey --client-secret SSH_PASSPHRASE
     GOOGLE_CREDENTIALS_JSON
-""".split()  # noqa: SIM905
+""".split()  # noqa: E501, SIM905
 PLAIN = """
     PWD --pad-token TOKENIZERS_PARALLELISM --max-tokens --tokenizer --token-budget --eos_token PATH --num-tokens knob
     value key --key PYTHONHASHSEED --compass SECRETS_DIR --batch-size
-""".split()  # noqa: SIM905
+""".split()  # noqa: E501, SIM905
 
 
 def test_names_say_whether_something_is_a_secret():
@@ -57,7 +58,10 @@ def test_no_field_of_a_record_is_called_like_a_secret():
             ["sh", "-c", f"A_TOKEN={SECRET} t --password 'a b' -v"],
             ["sh", "-c", "A_TOKEN=@redacted t --password @redacted -v"],
         ),
-        (["curl", "-H", f"Authorization: Bearer {SECRET}"], ["curl", "-H", "Authorization: Bearer @redacted"]),
+        (
+            ["curl", "-H", f"Authorization: Bearer {SECRET}"],
+            ["curl", "-H", "Authorization: Bearer @redacted"],
+        ),
         (["t", "hf_abcdefghijklmnopqrstu"], ["t", "@redacted"]),
         (["t", "hub.token=" + SECRET], ["t", "hub.token=@redacted"]),
     ],
@@ -116,7 +120,17 @@ def test_a_value_that_was_learned_is_hidden_wherever_a_program_prints_it():
 
 KEYS = st.sampled_from([*HIDDEN, *PLAIN])
 VALUES = st.text(max_size=12) | st.sampled_from(
-    [SECRET, "@unset", "https://a:b@c", "--token", "Bearer abcdefgh", "'a b'", "token=", "api_key='", 'TOKEN="']
+    [
+        SECRET,
+        "@unset",
+        "https://a:b@c",
+        "--token",
+        "Bearer abcdefgh",
+        "'a b'",
+        "token=",
+        "api_key='",
+        'TOKEN="',
+    ]
 )
 TREES = st.recursive(
     VALUES | st.integers() | st.booleans() | st.none(),
@@ -144,7 +158,11 @@ def test_json_stays_json_of_the_same_shape_and_redacting_it_again_changes_nothin
     assert redaction.redacted(kept) == kept
 
 
-@given(st.sampled_from(HIDDEN), st.from_regex(r"[A-Za-z0-9_+/]{4,40}", fullmatch=True), st.sampled_from([None, 1]))
+@given(
+    st.sampled_from(HIDDEN),
+    st.from_regex(r"[A-Za-z0-9_+/]{4,40}", fullmatch=True),
+    st.sampled_from([None, 1]),
+)
 def test_a_value_beside_the_name_of_a_secret_is_in_no_record(name, value, indent):
     name, value = name.lstrip("-"), f"{value}zq"
     tree = {
@@ -158,7 +176,9 @@ def test_a_value_beside_the_name_of_a_secret_is_in_no_record(name, value, indent
 
 def test_the_hint_is_in_all_that_the_patterns_find():
     whole = [f"{name}={SECRET}" for name in HIDDEN] + [f'"{name}": "{SECRET}"' for name in HIDDEN]
-    assert [text for text in whole if not any(re.search(hint, text.lower()) for hint in redaction.HINTS)] == []
+    assert [
+        text for text in whole if not any(re.search(hint, text.lower()) for hint in redaction.HINTS)
+    ] == []
 
 
 FRAGMENTS = st.sampled_from(
@@ -185,7 +205,11 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@given(st.lists(FRAGMENTS | VALUES, max_size=30), st.sampled_from(["", " ", "x", '"', "\n"]), st.integers(0, 6000))
+@given(
+    st.lists(FRAGMENTS | VALUES, max_size=30),
+    st.sampled_from(["", " ", "x", '"', "\n"]),
+    st.integers(0, 6000),
+)
 @example(['TOKEN="', "TOKEN=", "}", '="'], "", 200)
 def test_stretches_around_hints_hold_whatever_the_patterns_find_in_the_whole(fragments, filler, distance):
     half = len(fragments) // 2
@@ -221,13 +245,15 @@ def unbounded(tree):
 
 @pytest.mark.parametrize("pattern", redaction.PATTERNS)
 def test_the_time_of_a_pattern_grows_as_the_text_does(pattern):
-    """By its structure: nothing is repeated within a repetition without a bound, and no name has unlimited length."""
+    """By its structure: nothing is repeated within a repetition without a bound, and no name has unlimited
+    length."""
     tree = sre.parse(pattern)
     first = next(argument for operator, argument in tree if operator is sre.SUBPATTERN)
     assert {str(inner) for inner in unbounded(first[-1])} <= {str(sre.parse(r"\s"))}
     for inner in unbounded(tree):
         assert inner.getwidth()[1] <= 2 and not list(unbounded(inner))
-    # What is not taken is looked at again by the next try: behind what was repeated stands nothing that may be missing.
+    # What is not taken is looked at again by the next try: behind what was repeated stands nothing that may
+    # be missing.
     operators = [operator for operator, _ in tree]
     assert sre.ASSERT not in operators or r"(?=@)" in pattern
 
@@ -240,7 +266,9 @@ def a_run(**changes):
         "cwd": "/",
         "command": ["t", "--token", SECRET],
         "settings": [Setting("env.HF_TOKEN", SECRET), Setting("loader.num_workers", 2)],
-        "readback": [Readback("env.HF_TOKEN", SECRET, SECRET, "getenv", True, f"the program set it to {SECRET}")],
+        "readback": [
+            Readback("env.HF_TOKEN", SECRET, SECRET, "getenv", True, f"the program set it to {SECRET}")
+        ],
     }
     return Run(id="r", purpose="run", started_s=0.0, **(fields | changes))
 
@@ -250,7 +278,9 @@ def test_a_record_is_written_and_shown_without_secrets_and_is_a_record(tmp_path)
     assert SECRET not in (tmp_path / "run.json").read_text()
     kept = document.read(tmp_path / "run.json", Run)
     assert kept == document.without_secrets(a_run())
-    assert kept.command == ["t", "--token", "@redacted"] and kept.settings[1] == Setting("loader.num_workers", 2)
+    assert kept.command == ["t", "--token", "@redacted"] and kept.settings[1] == Setting(
+        "loader.num_workers", 2
+    )
     plain = a_run(command=["t"], settings=[], readback=[])
     assert document.without_secrets(plain) is plain
 
@@ -281,6 +311,8 @@ def test_secrets_beside_and_of_bytes_that_are_no_text_are_left_out_too(hidden, t
         kept = document.decode(raw, Run, name="x")
         assert kept == document.without_secrets(made)
         assert (kept.command, kept.cwd) == ([BYTES, "--token", "@redacted", "x@redacted"], f"/{BYTES}é")
-    recipes.write(tmp_path / "r.toml", Recipe(Header(recipes.SCHEMA, command=made.command), {"loader.num_workers": 2}))
+    recipes.write(
+        tmp_path / "r.toml", Recipe(Header(recipes.SCHEMA, command=made.command), {"loader.num_workers": 2})
+    )
     assert "s3cr3t" not in (tmp_path / "r.toml").read_text()
     assert recipes.read(tmp_path / "r.toml").recipe.command == kept.command

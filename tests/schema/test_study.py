@@ -45,7 +45,13 @@ def diagnosed(*within):
         for id_ in ("num-workers-zero", "amp-absent")
     ]
     found = Diagnosis(
-        command=[], verdict="", bottleneck="input", shares=Unknown(""), findings=findings, unknown=[], steps=Unknown("")
+        command=[],
+        verdict="",
+        bottleneck="input",
+        shares=Unknown(""),
+        findings=findings,
+        unknown=[],
+        steps=Unknown(""),
     )
     workers = Candidate(setting=Setting("loader.num_workers", 2), effect="sampling", why=["num-workers-zero"])
     return Study(
@@ -67,7 +73,9 @@ def in_blocks(speedup, setting, only_chooses=""):
 
 def test_finding_is_switched_when_its_candidate_ran_in_blocks():
     first, second = diagnosed((1.4, Setting("loader.num_workers", 2))).findings
-    assert first.tested == Switched(arm="loader.num_workers=2", speedup=1.4, ci=(1.4 - 0.1, 1.4 + 0.1), num_blocks=4)
+    assert first.tested == Switched(
+        arm="loader.num_workers=2", speedup=1.4, ci=(1.4 - 0.1, 1.4 + 0.1), num_blocks=4
+    )
     assert second.tested == ReadFromTrace()
 
 

@@ -20,7 +20,11 @@ def test_reading_returns_the_content_when_the_file_is_ordinary_and_within_its_bo
 @pytest.mark.parametrize("link", [True, False])
 def test_opening_refuses_at_once_when_the_file_is_a_pipe_a_folder_or_a_device(tmp_path, link):
     os.mkfifo(tmp_path / "pipe")
-    for path, said in ((tmp_path / "pipe", "ordinary"), (tmp_path, "directory"), (Path("/dev/zero"), "ordinary")):
+    for path, said in (
+        (tmp_path / "pipe", "ordinary"),
+        (tmp_path, "directory"),
+        (Path("/dev/zero"), "ordinary"),
+    ):
         with pytest.raises(OSError, match=said), untrusted.opened(path, link=link):
             pass
 

@@ -46,7 +46,9 @@ def diagnosis(*findings, ceilings=None, **shares):
     )
 
 
-def offer(*findings, facts=GPU, has=None, objective="throughput", ceilings=None, shares=None, words=None, **machine):
+def offer(
+    *findings, facts=GPU, has=None, objective="throughput", ceilings=None, shares=None, words=None, **machine
+):
     found = diagnosis(*findings, ceilings=ceilings, **(shares or {"input": 0.4}))
     machine = Machine(facts=facts, present=has or {}, **machine)
     return candidates(found, machine, asked.parse(**(words or {})), objective=objective)
@@ -72,7 +74,9 @@ BLOCKING = finding("h2d-blocking", Setting("transfer.non_blocking", True))
 
 
 def test_an_input_bound_program_is_offered_workers_and_no_tf32():
-    found, not_offered = offer(STARVED, words={"allow": ["numerics", "semantics"]}, has={"loader.num_workers": 0})
+    found, not_offered = offer(
+        STARVED, words={"allow": ["numerics", "semantics"]}, has={"loader.num_workers": 0}
+    )
     assert {candidate.setting.knob for candidate in found if not candidate.needs} == {"loader.num_workers"}
     assert all(candidate.setting.knob.startswith("loader.") for candidate in found)
     assert not_offered == []
@@ -87,7 +91,11 @@ def test_settings_that_may_change_results_are_not_offered_without_leave():
     assert [row.why for row in not_offered] == [["fp32-matmul-no-tf32"], ["h2d-blocking"]]
 
 
-EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semantics", "loader.pin_memory": "exact"}
+EFFECTS = {
+    "matmul.fp32_precision": "numerics",
+    "transfer.non_blocking": "semantics",
+    "loader.pin_memory": "exact",
+}
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -96,7 +104,12 @@ EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semant
 @pytest.mark.parametrize("exclude", [None, *EFFECTS])
 def test_allow_try_and_exclude_decide_together(exact, allow, extra, exclude):
     findings = (TF32, BLOCKING, finding("h2d-pageable", Setting("loader.pin_memory", True)))
-    words = {"exact": exact, "allow": allow, "extra": [extra] if extra else [], "exclude": [exclude] if exclude else []}
+    words = {
+        "exact": exact,
+        "allow": allow,
+        "extra": [extra] if extra else [],
+        "exclude": [exclude] if exclude else [],
+    }
     if extra is not None and extra == exclude:
         with pytest.raises(UsageError, match="to be left out"):
             offer(*findings, words=words)
@@ -171,7 +184,10 @@ def test_excluded_settings_are_not_offered_and_nothing_beside_excluded_workers(e
 def test_of_a_knob_one_value_may_be_left_out_and_the_others_are_tried():
     words = {"exclude": ["loader.num_workers=4", "loader.prefetch_factor=4"]}
     found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words=words)
-    assert names(found) == {*(f"loader.num_workers={num}" for num in (2, 8, 16)), "loader.persistent_workers=true"}
+    assert names(found) == {
+        *(f"loader.num_workers={num}" for num in (2, 8, 16)),
+        "loader.persistent_workers=true",
+    }
     assert {str(row.setting): (row.reason, row.why) for row in not_offered} == {
         id_: ("left out by --exclude", ["num-workers-zero"]) for id_ in words["exclude"]
     }
@@ -191,7 +207,9 @@ def test_a_knob_is_tried_at_some_values_without_those_that_are_left_out():
     words = {"extra": ["loader.num_workers"], "exclude": ["loader.num_workers=8", "loader.num_workers=13"]}
     found, not_offered = offer(has={"loader.num_workers": 4}, words=words)
     assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
-    assert {str(row.setting): row.reason for row in not_offered} == {"loader.num_workers=8": "left out by --exclude"}
+    assert {str(row.setting): row.reason for row in not_offered} == {
+        "loader.num_workers=8": "left out by --exclude"
+    }
     named = finding("loader-bound", Setting("loader.num_workers", 8))
     found, not_offered = offer(named, has={"loader.num_workers": 4}, words=words)
     assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
@@ -257,7 +275,9 @@ def test_workers_are_tried_around_what_the_finding_names():
 
 
 def test_fewer_workers_are_tried_as_the_finding_names_them():
-    too_many = finding("num-workers-too-many", Setting("loader.num_workers", 8), Setting("loader.num_workers", 4))
+    too_many = finding(
+        "num-workers-too-many", Setting("loader.num_workers", 8), Setting("loader.num_workers", 4)
+    )
     found, _ = offer(too_many, has={"loader.num_workers": 32})
     assert names(found) == {"loader.num_workers=8", "loader.num_workers=4"}
 
@@ -287,7 +307,11 @@ def test_named_settings_are_asked_for_whether_a_finding_names_them_or_not():
         ("loader.in_order", {}, {"false"}),
         ("loader.num_workers", {"loader.num_workers": 4}, {"2", "8", "16"}),
         ("loader.prefetch_factor", {}, {"4", "8"}),
-        ("compile.mode", {"compile.mode": "default"}, {"off", "reduce-overhead", "max-autotune-no-cudagraphs"}),
+        (
+            "compile.mode",
+            {"compile.mode": "default"},
+            {"off", "reduce-overhead", "max-autotune-no-cudagraphs"},
+        ),
     ],
 )
 def test_a_knob_that_is_named_without_a_value_is_tried_at_some(knob, has_now, tried):
@@ -300,9 +324,12 @@ def test_a_knob_that_is_named_without_a_value_is_tried_at_some(knob, has_now, tr
 def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores():
     words = {"values": ["loader.num_workers=3,40"], "extra": ["env.OMP_NUM_THREADS=1"]}
     found, _ = offer(STARVED, has={"loader.num_workers": 0}, words=words)
-    assert {"loader.num_workers=3", "loader.num_workers=40", "loader.num_workers=4", "env.OMP_NUM_THREADS=1"} < names(
-        found
-    )
+    assert {
+        "loader.num_workers=3",
+        "loader.num_workers=40",
+        "loader.num_workers=4",
+        "env.OMP_NUM_THREADS=1",
+    } < names(found)
     cautions = refuse_unfit(asked.parse(**words), Machine(facts=GPU))
     assert len(cautions) == 1 and "share cores" in cautions[0]
 
@@ -322,10 +349,19 @@ def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores(
         ({"values": ["loader.num_workers"]}, "--values"),
         ({"values": ["loader.num_workers=2,,4"]}, "--values"),
         ({"values": ["nothing=1,2"]}, "no knob"),
-        ({"values": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark"]}, "cudnn.benchmark is to be tried"),
+        (
+            {"values": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark"]},
+            "cudnn.benchmark is to be tried",
+        ),
         ({"extra": ["env.A=1"], "exclude": ["env.A"]}, "env.A is to be tried and to be left out"),
-        ({"extra": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark=on"]}, "cudnn.benchmark=true is to be tried"),
-        ({"values": ["loader.num_workers=2,4"], "exclude": ["loader.num_workers=4"]}, "loader.num_workers=4 is to be"),
+        (
+            {"extra": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark=on"]},
+            "cudnn.benchmark=true is to be tried",
+        ),
+        (
+            {"values": ["loader.num_workers=2,4"], "exclude": ["loader.num_workers=4"]},
+            "loader.num_workers=4 is to be",
+        ),
         ({"exclude": ["num_workers=4"]}, "loader.num_workers"),
         ({"exclude": ["loader.num_workers=many"]}, "whole number"),
         ({"exclude": ["loader.num_workers="]}, "whole number"),
@@ -368,7 +404,9 @@ def test_of_decoders_those_that_are_installed_are_tried():
     decoding = finding("decode-bound", Setting("loader.num_workers", 4))
     found, refused = offer(decoding, facts=facts, words={"exact": True})
     assert "decode.backend=opencv" not in names(found)
-    assert [str(row.setting) for row in refused if row.setting.knob == "decode.backend"] == ["decode.backend=opencv"]
+    assert [str(row.setting) for row in refused if row.setting.knob == "decode.backend"] == [
+        "decode.backend=opencv"
+    ]
     assert "decode.backend=opencv" in names(offer(decoding, facts=facts)[0])
     named = offer(facts=facts, words={"extra": ["decode.backend"]})[0]
     assert names(named) == {"decode.backend=opencv"}
@@ -382,10 +420,15 @@ def test_of_decoders_those_that_are_installed_are_tried():
 # Bounds
 
 
-@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=3), waits=st.floats(0, 1), step=st.floats(0.01, 2))
+@given(
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=3), waits=st.floats(0, 1), step=st.floats(0.01, 2)
+)
 def test_a_bound_is_a_share_and_never_more_than_the_wait_for_the_loader(shares, waits, step):
     findings = [finding(f"f{at}", WORKERS, share=share) for at, share in enumerate(shares)]
-    ceilings = [UpperBound(part="step", step_s=step, num_steps=9), UpperBound(part="both", step_s=1.0, num_steps=9)]
+    ceilings = [
+        UpperBound(part="step", step_s=step, num_steps=9),
+        UpperBound(part="both", step_s=1.0, num_steps=9),
+    ]
     found, _ = offer(*findings, has={"loader.num_workers": 0}, shares={"input": waits}, ceilings=ceilings)
     bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
     assert 0 <= bound <= min(1, waits, sum(shares)) + 1e-9
@@ -394,20 +437,26 @@ def test_a_bound_is_a_share_and_never_more_than_the_wait_for_the_loader(shares, 
 
 
 def test_a_ceiling_slower_than_the_program_itself_bounds_nothing():
-    ceilings = [UpperBound(part="step", step_s=20.0, num_steps=9), UpperBound(part="both", step_s=1.0, num_steps=9)]
+    ceilings = [
+        UpperBound(part="step", step_s=20.0, num_steps=9),
+        UpperBound(part="both", step_s=1.0, num_steps=9),
+    ]
     found, _ = offer(STARVED, has={"loader.num_workers": 0}, shares={"input": 0.8}, ceilings=ceilings)
     bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
     assert bound == pytest.approx(0.6)
 
 
 def test_a_program_that_waits_12_percent_cannot_gain_more_from_the_loader():
-    found, _ = offer(words={"extra": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12})
+    found, _ = offer(
+        words={"extra": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12}
+    )
     assert found[0].bound == pytest.approx(0.12)
     assert found[0].bound_by == "the wait for the loader"
 
 
 def test_autocast_may_gain_more_than_the_tf32_that_is_named_beside_it():
-    """A ViT in float32 ran 2.9 times as fast with TF32, of which 69% were told, and 5.2 times with bfloat16."""
+    """A ViT in float32 ran 2.9 times as fast with TF32, of which 69% were told, and 5.2 times with
+    bfloat16."""
     both = finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high"), BF16, share=0.686)
     found, _ = offer(both, words={"allow": ["numerics"]}, shares={"device": 0.956})
     assert [(one.setting.knob, one.bound) for one in found] == [
@@ -450,13 +499,17 @@ def test_the_first_count_of_workers_keeps_up_with_the_step_that_the_other_settin
     # Six workers keep up with the step as it is; of a step that is 2.5 times as short, sixteen.
     late = finding("loader-bound", *(Setting("loader.num_workers", num) for num in (6, 12)), share=0.27)
     other = finding("amp-absent", Setting("matmul.fp32_precision", "high"), share=spared)
-    found, _ = offer(late, other, has={"loader.num_workers": 4}, shares={"input": 0.27}, words={"allow": ["numerics"]})
+    found, _ = offer(
+        late, other, has={"loader.num_workers": 4}, shares={"input": 0.27}, words={"allow": ["numerics"]}
+    )
     of_workers = [one.id for one in worth_trying(study_of(found)) if one.setting.knob == "loader.num_workers"]
     assert of_workers[0] == f"loader.num_workers={first}"
 
 
 def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():
-    found, _ = offer(words={"extra": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
+    found, _ = offer(
+        words={"extra": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0}
+    )
     assert isinstance(found[0].bound, Unknown)
 
 

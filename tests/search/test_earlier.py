@@ -36,7 +36,10 @@ def pilot(monkeypatch, tmp_path):
         plain = process(time_to_first_step_s=first_s)
         made = run(plain, name="diagnosis/plain", purpose="live", ended_by=ended_by, wall_s=9.0)
         outcome = Outcome(
-            run=made, folder=tmp_path, launched_s=103.0, records=[record(step_s, begin_s=105.0, compiled=compiled)]
+            run=made,
+            folder=tmp_path,
+            launched_s=103.0,
+            records=[record(step_s, begin_s=105.0, compiled=compiled)],
         )
         monkeypatch.setattr(earlier, "pilots_on_disk", lambda folder, trials: {trials[0].arm: outcome})
         return earlier.plain_pilot(tmp_path, tmp_path / "diagnosis" / "plain", processes, 100.0)
@@ -75,7 +78,9 @@ def test_of_a_command_that_had_to_run_twice_the_first_says_how_long_it_is(pilot,
 def test_a_pilot_on_disk_was_launched_when_its_own_process_says_or_as_much_later_as_the_trial_says(
     monkeypatch, tmp_path, told_s, launched_s
 ):
-    ranks = [replace(process(time_to_first_step_s=first_s), pid=pid) for pid, first_s in ((1, 10.0), (2, 14.0))]
+    ranks = [
+        replace(process(time_to_first_step_s=first_s), pid=pid) for pid, first_s in ((1, 10.0), (2, 14.0))
+    ]
     (tmp_path / "plain").mkdir()
     document.write(tmp_path / "plain" / "run.json", run(*ranks, purpose="live", ended_by="window"))
     made = record(STEADY, begin_s=110.0 - STEADY[0])

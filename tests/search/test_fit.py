@@ -1,4 +1,5 @@
-"""Arms against each other: least squares over blocks, Holm, the model of many settings, and the layout of proofs."""
+"""Arms against each other: least squares over blocks, Holm, the model of many settings, and the layout of
+proofs."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def trial(arm: str, block: int, log: float, **more: object) -> Trial:
     return Trial(arm=arm, phase="prune", block=block, ended="measured", value=math.exp(log), **more)  # type: ignore[arg-type]
 
 
-def blocks_of(effects: dict[str, float], num_blocks: int, sd: float, seed: int, drift: float = 0.0) -> list[Trial]:
+def blocks_of(
+    effects: dict[str, float], num_blocks: int, sd: float, seed: int, drift: float = 0.0
+) -> list[Trial]:
     draw = random.Random(seed)
     return [
         trial(arm, block, drift * block - effect + draw.gauss(0, sd))
@@ -71,7 +74,8 @@ def test_void_and_failed_runs_are_passed_over() -> None:
 def test_one_stalled_run_moves_the_gain_little() -> None:
     trials = blocks_of({"": 0.0, "a": 0.05, "b": 0.0, "c": 0.0}, 6, 0.005, 3)
     stalled = [
-        trial(one.arm, one.block, math.log(one.value or 1) + 0.5) if at == 1 else one for at, one in enumerate(trials)
+        trial(one.arm, one.block, math.log(one.value or 1) + 0.5) if at == 1 else one
+        for at, one in enumerate(trials)
     ]
     gain = Fit(stalled).gain("a")
     assert gain is not None and gain.log == pytest.approx(0.05, abs=0.01)

@@ -35,24 +35,58 @@ GPU = {
 }
 MODE, BF16 = Setting("compile.mode", "default"), Setting("precision.autocast", "bf16")
 NAMED = ["kernels.fusable_s", "shares.host"]
-COMPILATION = Compilation(num_graphs=1, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0)
+COMPILATION = Compilation(
+    num_graphs=1, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0
+)
 
 
 def trace(fusable_s=0.2, *, device=True, num_steps=10):
     """Ten steps of 0.1 s."""
     row = DeviceTime(
-        rank=None, device=0, window_s=1.0, busy_s=0.8, compute_s=0.8, copy_s=0.0, communication_s=0.0, idle_s=0.2
+        rank=None,
+        device=0,
+        window_s=1.0,
+        busy_s=0.8,
+        compute_s=0.8,
+        copy_s=0.0,
+        communication_s=0.0,
+        idle_s=0.2,
     )
     kernels = Kernels(
-        rank=None, num=9, total_s=0.8, mean_s=None, median_s=None, per_s=9.0, per_step=None, num_launches=None,
-        in_graphs=None, mean_queue_depth=None, max_queue_depth=None, tensor_core_share=None, classes=[],
+        rank=None,
+        num=9,
+        total_s=0.8,
+        mean_s=None,
+        median_s=None,
+        per_s=9.0,
+        per_step=None,
+        num_launches=None,
+        in_graphs=None,
+        mean_queue_depth=None,
+        max_queue_depth=None,
+        tensor_core_share=None,
+        classes=[],
         fusable_s=fusable_s,
-    )  # fmt: skip
+    )
     return TraceSummary(
-        files=[], recorder="", verdict="", window_s=1.0, num_steps=num_steps, step_source="profiler", shares=None,
-        causes=[], devices=[row] if device else [], gaps=[], copies=[], syncs=[], allocations=[],
-        kernels=[kernels] if device else [], communication=[], ranks=None, operators=[],
-    )  # fmt: skip
+        files=[],
+        recorder="",
+        verdict="",
+        window_s=1.0,
+        num_steps=num_steps,
+        step_source="profiler",
+        shares=None,
+        causes=[],
+        devices=[row] if device else [],
+        gaps=[],
+        copies=[],
+        syncs=[],
+        allocations=[],
+        kernels=[kernels] if device else [],
+        communication=[],
+        ranks=None,
+        operators=[],
+    )
 
 
 def shares(**parts):
@@ -61,22 +95,32 @@ def shares(**parts):
 
 
 def observed(*losses, traced=None, models=None, parts=None, busy_share=0.8, **process):
-    """A model on a GPU; a fifth of a step could be fused away, and for a fifth the device waits for the host."""
+    """A model on a GPU; a fifth of a step could be fused away, and for a fifth the device waits for the
+    host."""
     model = Model(name="model.Net", num_parameters=9, parameter_bytes=36, devices={"cuda:0": 9})
-    timed = Timing(num_steps=9, window_s=0.9, step_s=0.1, median_step_s=0.1, p99_step_s=0.1, longest_step_s=0.1)
+    timed = Timing(
+        num_steps=9, window_s=0.9, step_s=0.1, median_step_s=0.1, p99_step_s=0.1, longest_step_s=0.1
+    )
     state = ProcessState(pid=1, timing=timed, models=[model] if models is None else models, **process)
     return Observation(
         processes=[state],
         trace=traced or trace(),
-        attribution=Attribution(shares=parts or shares(host=0.2), lost_time=list(losses), busy_share=busy_share),
+        attribution=Attribution(
+            shares=parts or shares(host=0.2), lost_time=list(losses), busy_share=busy_share
+        ),
     )
 
 
 def diagnosis(*findings):
     return Diagnosis(
-        command=["train"], verdict="", bottleneck="host", shares=shares(host=0.2), findings=list(findings), unknown=[],
+        command=["train"],
+        verdict="",
+        bottleneck="host",
+        shares=shares(host=0.2),
+        findings=list(findings),
+        unknown=[],
         steps=Unknown("the test does not say"),
-    )  # fmt: skip
+    )
 
 
 def finding(id_, *settings, **fields):
@@ -195,7 +239,9 @@ def test_excluded_settings_are_left_out_when_facts_offer_them(excluded):
 
 
 def test_settings_are_not_offered_and_say_why_when_they_cannot_be_applied_here(monkeypatch):
-    monkeypatch.setattr("dynotune.search.candidates.refusal", lambda *_: lambda setting: "the module is not found")
+    monkeypatch.setattr(
+        "dynotune.search.candidates.refusal", lambda *_: lambda setting: "the module is not found"
+    )
     found, (row,) = offer(observed())
     assert found == [] and row.reason == "the module is not found"
 

@@ -15,7 +15,14 @@ CHANNELS = arm([Setting("layout.channels_last", True)])
 
 def guarded(one, ok):
     return Guarded(
-        arm=one.key, what="losses", difference=0.5, own=0.01, tolerance=0.1, num_values=20, ok=ok, reason="They differ."
+        arm=one.key,
+        what="losses",
+        difference=0.5,
+        own=0.01,
+        tolerance=0.1,
+        num_values=20,
+        ok=ok,
+        reason="They differ.",
     )
 
 

@@ -102,9 +102,16 @@ def test_needing_setting_is_in_no_run_when_the_needed_one_fails() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("budget_s", [80.0, 200.0, 500.0, 1000.0])
-def test_needing_setting_never_stands_without_the_needed_one_whatever_the_budget(seed: int, budget_s: float) -> None:
+def test_needing_setting_never_stands_without_the_needed_one_whatever_the_budget(
+    seed: int, budget_s: float
+) -> None:
     ends = {frozenset({"loader.num_workers=4", "idle0=1"}): "failed"} if seed % 2 else {}
-    worth = {"loader.num_workers=4": 0.03 * seed, PREFETCH: 0.2 - 0.03 * seed, PERSISTENT: 0.05, "idle0=1": 0.05}
+    worth = {
+        "loader.num_workers=4": 0.03 * seed,
+        PREFETCH: 0.2 - 0.03 * seed,
+        PERSISTENT: 0.05,
+        "idle0=1": 0.05,
+    }
     study = tuned(Table(worth, ends=ends), seed=seed, budget_s=budget_s, voids=0.05)
     assert set(study.outcomes) == {one.id for one in ALL}
     for arm in (
@@ -129,7 +136,9 @@ def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_
     made = {command.what: " ".join(command.words) for command in compares(study)}
     assert not any(one.candidate.needs for one in saved(study))
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
-    assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --baseline loader.num_workers=" in line
+    assert (
+        " loader.prefetch_factor=4 loader.num_workers=" in line and " --baseline loader.num_workers=" in line
+    )
     with_all = made["The recipe with and without loader.num_workers=4"]
     assert "--baseline loader.prefetch_factor" not in with_all
 

@@ -225,7 +225,9 @@ def test_run_length_counts_half_of_a_first_runs_compiling_for_its_arm_and_none_f
     runs, tmp_path, caches, warms, later_s
 ):
     request = spec(cwd=tmp_path, base=tmp_path, caches=caches)
-    offered = [Candidate(setting=setting, effect="exact", needs_warm_cache=warms) for setting in EXACT.settings]
+    offered = [
+        Candidate(setting=setting, effect="exact", needs_warm_cache=warms) for setting in EXACT.settings
+    ]
     bench = bench_in(tmp_path, request, candidates=offered)
     bench.run(BASELINE, "pilot", 0)
     alone_s = bench.run_s(BASELINE)
@@ -237,7 +239,9 @@ def test_run_length_counts_half_of_a_first_runs_compiling_for_its_arm_and_none_f
     assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
 
 
-def test_run_time_of_an_arm_keeps_its_late_start_when_only_a_value_reads_like_a_compiling_setting(runs, tmp_path):
+def test_run_time_of_an_arm_keeps_its_late_start_when_only_a_value_reads_like_a_compiling_setting(
+    runs, tmp_path
+):
     odd, compiling = Setting("env.ODD", "1 env.SLOW=2 "), Setting("env.SLOW", "2")
     offered = [
         Candidate(setting=odd, effect="exact", needs_warm_cache=False),
@@ -316,7 +320,8 @@ def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_pat
 
 def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp_path):
     offered = [
-        Candidate(setting=Setting(f"loader.{name}", 8), effect="exact") for name in ("num_workers", "prefetch_factor")
+        Candidate(setting=Setting(f"loader.{name}", 8), effect="exact")
+        for name in ("num_workers", "prefetch_factor")
     ]
     bench = bench_in(tmp_path, candidates=offered)
     pilots(bench)
@@ -381,7 +386,9 @@ def _then(fail, exit_code):
     from msgspec.structs import replace
 
     def fake(outcome):
-        document.write(outcome.folder / "run.json", replace(outcome.run, exit_code=exit_code, ended_by="command"))
+        document.write(
+            outcome.folder / "run.json", replace(outcome.run, exit_code=exit_code, ended_by="command")
+        )
         return fail(outcome)
 
     return fake
@@ -413,7 +420,9 @@ def test_a_setting_that_nothing_witnesses_as_wrong_is_rejected_in_words(bench, r
 
 def test_settings_that_cannot_go_together_are_rejected_before_anything_runs(bench, runs):
     pilots(bench)
-    both = arm([Setting("env.PYTORCH_ALLOC_CONF", "backend:native"), Setting("alloc.expandable_segments", True)])
+    both = arm(
+        [Setting("env.PYTORCH_ALLOC_CONF", "backend:native"), Setting("alloc.expandable_segments", True)]
+    )
     trial = bench.run(both, "pilot", 0)
     assert trial.ended == "rejected" and "both set" in trial.detail
     assert len(runs.launched) == 1
@@ -477,11 +486,15 @@ def test_an_interruption_is_nobodys_answer(bench, runs):
 
 def test_arms_come_on_top_of_what_all_runs_have(runs, tmp_path):
     base = [*EXACT.settings, *SLOW.settings]
-    bench = bench_in(tmp_path, base_recipe=BaseRecipe("recipe.toml", Recipe(Header(schema=""))), settings=base)
+    bench = bench_in(
+        tmp_path, base_recipe=BaseRecipe("recipe.toml", Recipe(Header(schema=""))), settings=base
+    )
     runs.step_s |= {arm([*EXACT.settings, *one.settings]).key: 0.02 for one in (SLOW, FAST)}
     trials = pilots(bench, FAST)
     assert [trial.arm for trial in trials] == ["", FAST.key]
-    assert [key for key, *_ in runs.launched] == [arm([*EXACT.settings, *one.settings]).key for one in (SLOW, FAST)]
+    assert [key for key, *_ in runs.launched] == [
+        arm([*EXACT.settings, *one.settings]).key for one in (SLOW, FAST)
+    ]
 
 
 # The guard
@@ -493,7 +506,9 @@ CHANNELS = arm([Setting("layout.channels_last", True)])
 
 @pytest.fixture
 def guard(monkeypatch, runs):
-    runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (arm([*AUTOCAST.settings, *EXACT.settings])).key], 0.02)
+    runs.step_s |= dict.fromkeys(
+        [AUTOCAST.key, CHANNELS.key, (arm([*AUTOCAST.settings, *EXACT.settings])).key], 0.02
+    )
     fake = SimpleNamespace(asked=[], answers={}, num_baselines=0)
 
     def baseline(_):
@@ -514,7 +529,14 @@ def guard(monkeypatch, runs):
 
 def guarded(one, ok):
     return Guarded(
-        arm=one.key, what="losses", difference=0.5, own=0.01, tolerance=0.1, num_values=20, ok=ok, reason="They differ."
+        arm=one.key,
+        what="losses",
+        difference=0.5,
+        own=0.01,
+        tolerance=0.1,
+        num_values=20,
+        ok=ok,
+        reason="They differ.",
     )
 
 
@@ -541,7 +563,9 @@ def test_losses_that_differ_are_wrong_results_and_unknown_ones_are_unchecked(ben
 def test_no_run_is_held_up_by_a_look_at_losses(bench, guard):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
     pilots(bench, AUTOCAST)
-    assert {bench.run(AUTOCAST, phase, 1).ended for phase in ("prune", "prune", "prune", "confirm")} == {"measured"}
+    assert {bench.run(AUTOCAST, phase, 1).ended for phase in ("prune", "prune", "prune", "confirm")} == {
+        "measured"
+    }
     assert guard.asked == []
 
 
@@ -608,7 +632,9 @@ def test_lanes_do_not_lengthen_the_window(in_lanes):
 def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_lanes):
     bench, _, _ = in_lanes
     bench.close()
-    assert bench.journal.document.lane_notes == ["No runs went side by side: the search ended before any that could."]
+    assert bench.journal.document.lane_notes == [
+        "No runs went side by side: the search ended before any that could."
+    ]
 
 
 def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
@@ -625,7 +651,8 @@ def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
 
 
 class Blocks:
-    """Turns whose blocks take 10 s each, the first a minute, in which something compiled, until the time is up."""
+    """Turns whose blocks take 10 s each, the first a minute, in which something compiled, until the time is
+    up."""
 
     def __init__(self, clock, ratios, limit_s):
         self.clock, self.ratios, self.until_s, self.made = clock, ratios, clock.now_s + limit_s, []
@@ -639,7 +666,15 @@ class Blocks:
             base, other = ([Stretch(seconds, 10, None)] * 2 for seconds in (ratio, 1.0))
             order, end_s = ("ABBA", "BAAB")[number % 2], self.clock.now_s
             self.made.append(
-                Block(arm=0, number=number, order=order, begin_s=begin_s, end_s=end_s, baseline=base, candidate=other)
+                Block(
+                    arm=0,
+                    number=number,
+                    order=order,
+                    begin_s=begin_s,
+                    end_s=end_s,
+                    baseline=base,
+                    candidate=other,
+                )
             )
             yield {FAST.key: self.made}
 
@@ -651,12 +686,17 @@ class Blocks:
 def test_blocks_are_judged_by_the_looks_that_the_time_affords_when_a_verdict_would_need_more(
     bench, clock, monkeypatch, limit_s, num_blocks
 ):
-    """Of a minGPT on a busy host: twelve planned blocks leave four at 0.48 to 13, four planned ones at 1.2 to 5.3."""
+    """Of a minGPT on a busy host: twelve planned blocks leave four at 0.48 to 13, four planned ones at 1.2 to
+    5.3."""
     made = Blocks(clock, [2.07, 2.49, 2.85, 2.68, 2.6, 2.5, 2.7], limit_s)
     monkeypatch.setattr(within_run, "time", clock)
     monkeypatch.setattr(within_run.Live, "turns", lambda *given: made)
     plan = Comparison(
-        id="s", run=bench.journal.document.run, candidate_settings=list(FAST.settings), max_pairs=MAX_PAIRS, within=True
+        id="s",
+        run=bench.journal.document.run,
+        candidate_settings=list(FAST.settings),
+        max_pairs=MAX_PAIRS,
+        within=True,
     )
     tested = bench.test(FAST, plan, 0.05 / 3, limit_s)
     assert tested.comparison is not None

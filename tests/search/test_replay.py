@@ -1,4 +1,5 @@
-"""Pins the answers of the search on tables of `benchmarks/search_replay.py`: a redesign of the code moves none of them.
+"""Pins the answers of the search on tables of `benchmarks/search_replay.py`: a redesign of the code moves
+none of them.
 
 A change that is meant to move answers writes the file anew:
 `PYTHONPATH=src:. python tests/search/test_replay.py`.
@@ -22,7 +23,8 @@ from lab.search.studies import study_of
 
 FILE = Path(__file__).with_name("replayed.json")
 ROWS = tomllib.loads(Path(__file__).with_name("replayed_launched.toml").read_text())["rows"]
-"""Arms that were launched, as the package kept them when the answers were recorded: more rows move the answers."""
+"""Arms that were launched, as the package kept them when the answers were recorded: more rows move the
+answers."""
 
 
 def rows_as_recorded() -> tuple[launched.Launched, ...]:
@@ -50,7 +52,11 @@ def problems() -> dict[str, Problem]:
 
 def answer(problem: Problem) -> dict[str, object]:
     bench = SimulatedBench(
-        problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=problem.switch_sd
+        problem.table,
+        budget_s=problem.budget_s,
+        noise=problem.noise,
+        seed=problem.seed,
+        switch_sd=problem.switch_sd,
     )
     asked = study_of(problem.candidates, budget_s=problem.budget_s, seed=problem.seed)
     study = searched(asked, bench)
@@ -60,7 +66,9 @@ def answer(problem: Problem) -> dict[str, object]:
         "verdict": study.verdict,
         "outcomes": {id_: outcome.kind for id_, outcome in study.outcomes.items()},
         "num_trials": len(study.trials),
-        "trials": hashlib.sha256(repr([(one.arm, one.phase, one.block) for one in study.trials]).encode()).hexdigest(),
+        "trials": hashlib.sha256(
+            repr([(one.arm, one.phase, one.block) for one in study.trials]).encode()
+        ).hexdigest(),
         "confirmed": None if confirmed is None else [confirmed.verdict, confirmed.speedup, confirmed.ci],
         "pairs": 0 if confirmed is None else len(confirmed.pairs),
         "clock_s": bench.clock_s,
@@ -87,4 +95,6 @@ def test_search_answers_as_recorded_when_a_table_is_replayed(name: str) -> None:
 
 if __name__ == "__main__":
     launched.rows = rows_as_recorded  # type: ignore[assignment]
-    FILE.write_text(json.dumps({name: answer(problem) for name, problem in problems().items()}, indent=1) + "\n")
+    FILE.write_text(
+        json.dumps({name: answer(problem) for name, problem in problems().items()}, indent=1) + "\n"
+    )

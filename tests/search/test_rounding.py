@@ -1,4 +1,5 @@
-"""Settings that round: their results are checked before they enter a recipe, and what they add is told apart."""
+"""Settings that round: their results are checked before they enter a recipe, and what they add is told
+apart."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ RUN_S = 10.0
 
 
 def tuned(table: Table, candidates, *, budget_s=BUDGET_S, noise=SOME_NOISE, seed=0, **bench) -> Study:
-    return run(study_of(candidates, budget_s=budget_s, seed=seed), table, budget_s=budget_s, noise=noise, **bench)[0]
+    return run(
+        study_of(candidates, budget_s=budget_s, seed=seed), table, budget_s=budget_s, noise=noise, **bench
+    )[0]
 
 
 def run(study: Study, table: Table, **bench) -> tuple[Study, SimulatedBench, Silent]:
@@ -68,7 +70,10 @@ def test_candidates_are_not_tried_when_they_cannot_gain_the_margin_unless_the_us
         candidate("good=1"),
     ]
     study = tuned(Table({"good=1": 0.1}), candidates)
-    assert kinds(study)["small=1"] == "not-tried" and "0.1% at most (a share)" in study.outcomes["small=1"].reason
+    assert (
+        kinds(study)["small=1"] == "not-tried"
+        and "0.1% at most (a share)" in study.outcomes["small=1"].reason
+    )
     assert not any("small=1" in trial.arm for trial in study.trials)
     assert any("asked=1" in trial.arm for trial in study.trials)
 
@@ -94,7 +99,9 @@ COMPILED = [candidate("compile.mode=default", in_process=True)]
 def test_candidates_without_effect_within_one_process_have_no_run_of_their_own() -> None:
     study = tuned(Table({"quick0=1": 0.2}), [*QUICK, candidate("slow=1")], switch_sd=0.002)
     assert recipe(study) == {"quick0=1"}
-    assert kinds(study)["quick1=1"] == "no-effect" and "within one process" in study.outcomes["quick1=1"].reason
+    assert (
+        kinds(study)["quick1=1"] == "no-effect" and "within one process" in study.outcomes["quick1=1"].reason
+    )
     assert not any("quick1=1" in trial.arm for trial in study.trials)
 
 
@@ -167,7 +174,9 @@ def test_the_bundle_is_proved_within_one_process_where_the_time_holds_no_fresh_p
     assert study.confirmed is not None and study.confirmed.within and study.confirmed.verdict == "faster"
     assert "blocks within one process" in study.verdict
     assert any("steps alone" in warning for warning in study.warnings)
-    assert {phase for _, phase, _ in bench.ran} == {"pilot"}, "it is started once with the recipe, and no more"
+    assert {phase for _, phase, _ in bench.ran} == {"pilot"}, (
+        "it is started once with the recipe, and no more"
+    )
     assert bench.tested[0] == arm(one.setting for one in QUICK).key
 
 
@@ -190,7 +199,9 @@ def test_recipe_is_the_value_proved_first_when_the_faster_value_fails_from_the_s
     class FailsFromTheStart(SimulatedBench):
         def made(self, arm, phase, block, *lane):
             trial = super().made(arm, phase, block)
-            return replace(trial, ended=ended, detail="planned") if values[1].setting in arm.settings else trial
+            return (
+                replace(trial, ended=ended, detail="planned") if values[1].setting in arm.settings else trial
+            )
 
     values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
     table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
@@ -230,7 +241,9 @@ def test_a_bundle_goes_on_until_it_is_decided_or_the_time_is_up() -> None:
 def test_candidates_are_left_out_and_the_rest_is_proved_when_a_call_fails() -> None:
     table = Table({"quick0=1": 0.4}, ends={frozenset({"quick1=1"}): "failed"}, **SLOW_START)
     study, _, _ = within(table, QUICK, switch_sd=0.01)
-    assert kinds(study)["quick1=1"] == "failed" and "a call failed" in study.outcomes["quick1=1"].reason.lower()
+    assert (
+        kinds(study)["quick1=1"] == "failed" and "a call failed" in study.outcomes["quick1=1"].reason.lower()
+    )
     assert recipe(study) == {"quick0=1"}
 
 
@@ -251,7 +264,9 @@ def test_verdict_gives_the_interval_of_one_process_when_it_leaves_a_setting_open
     assert "within one process" in study.verdict and "%" in study.verdict
 
 
-def test_settings_that_do_nothing_are_never_proved_within_one_process_more_often_than_in_one_of_twenty() -> None:
+def test_settings_that_do_nothing_are_never_proved_within_one_process_more_often_than_in_one_of_twenty() -> (
+    None
+):
     proved = sum(
         bool(
             searched(
@@ -268,7 +283,9 @@ class Planned(SimulatedBench):
     """Plans the window of all runs from the baseline's pilot, as the real bench does."""
 
     def run(self, arm, phase, block, *lane):
-        pilots = [trial for trial in self.journal.document.trials if (trial.arm, trial.phase) == ("", "pilot")]
+        pilots = [
+            trial for trial in self.journal.document.trials if (trial.arm, trial.phase) == ("", "pilot")
+        ]
         assert pilots or phase == "pilot"
         return super().run(arm, phase, block, *lane)
 
@@ -306,11 +323,14 @@ def test_search_gives_what_compiles_the_rest_of_the_time_when_nothing_is_proved_
 
 @pytest.mark.parametrize("seed", range(5))
 def test_search_proves_the_part_of_a_bundle_that_helps_when_another_part_costs_as_much(seed: int) -> None:
-    """Casting costs a host-bound program what another setting gains; and what compiles takes longer than there is."""
+    """Casting costs a host-bound program what another setting gains; and what compiles takes longer than
+    there is."""
     candidates = [*QUICK, *COMPILED]
     cold_s = {arm([*(one.setting for one in QUICK), COMPILED[0].setting]).key: 500.0}
     table = Table({"quick0=1": 0.3, "quick1=1": -0.35}, start_s=20.0, window_s=4.0)
-    bench = SimulatedBench(table, budget_s=THREE_MINUTES_S, switch_sd=0.02, seed=seed, cold_s=cold_s, spent_s=40.0)
+    bench = SimulatedBench(
+        table, budget_s=THREE_MINUTES_S, switch_sd=0.02, seed=seed, cold_s=cold_s, spent_s=40.0
+    )
     study = searched(study_of(candidates, budget_s=THREE_MINUTES_S, seed=seed), bench)
     assert recipe(study) & {"quick0=1", "quick1=1"} == {"quick0=1"}, study.verdict
 
@@ -335,7 +355,9 @@ def test_several_settings_that_help_are_proved_one_by_one() -> None:
     study = tuned(Table(gains), [*IDLE, *map(candidate, gains)])
     assert recipe(study) == set(gains)
     for id_, gain in gains.items():
-        (added,) = [one for one in study.estimates if one.against and id_ in one.arm and id_ not in one.against]
+        (added,) = [
+            one for one in study.estimates if one.against and id_ in one.arm and id_ not in one.against
+        ]
         assert added.speedup == pytest.approx(math.exp(gain), rel=0.03)
         assert added.p is not None and added.p <= 0.05 and added.corrected_over == 9
         assert "With it the whole is" in study.outcomes[id_].reason
@@ -400,7 +422,12 @@ def test_whole_is_proved_when_the_time_leaves_nothing_out() -> None:
 
 @pytest.mark.parametrize(
     ("ended", "kind"),
-    [("failed", "failed"), ("out-of-memory", "out-of-memory"), ("rejected", "rejected"), ("timeout", "failed")],
+    [
+        ("failed", "failed"),
+        ("out-of-memory", "out-of-memory"),
+        ("rejected", "rejected"),
+        ("timeout", "failed"),
+    ],
 )
 def test_a_setting_that_ends_the_run_is_an_answer(ended: str, kind: str) -> None:
     table = Table({"good=1": 0.10}, ends={frozenset({"bad=1"}): ended})
@@ -514,7 +541,9 @@ def test_a_proof_that_the_time_does_not_hold_is_not_begun_and_what_it_takes_is_s
     assert study.verdict == "Nothing was tried: the time was too short."
     (said,) = study.warnings
     needed_s = float(re.search(r"--budget of (\d+) s", said)[1])
-    assert recipe(tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=needed_s + RUN_S)) == {"good=1"}
+    assert recipe(tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=needed_s + RUN_S)) == {
+        "good=1"
+    }
 
 
 def test_a_first_guess_that_is_too_long_is_measured_before_a_proof_is_given_up() -> None:
@@ -526,7 +555,9 @@ def test_a_first_guess_that_is_too_long_is_measured_before_a_proof_is_given_up()
 
 
 @pytest.mark.parametrize(("gain", "is_slower"), [(-0.3, True), (0.0, False)])
-def test_settings_that_ran_only_together_are_not_said_to_be_without_effect(gain: float, is_slower: bool) -> None:
+def test_settings_that_ran_only_together_are_not_said_to_be_without_effect(
+    gain: float, is_slower: bool
+) -> None:
     candidates = [candidate("a=1"), candidate("b=1")]
     study = tuned(Table({"a=1": gain}), candidates, budget_s=13 * RUN_S, noise=Noise(sd=0.001, stalls=0.0))
     assert study.confirmed is not None and study.confirmed.verdict == ("slower" if is_slower else "same")
@@ -583,7 +614,9 @@ def test_a_study_ends_within_its_budget_and_one_run_when_settings_help(budget_s:
 @pytest.mark.parametrize("budget_s", [200.0, 600.0, 1500.0])
 def test_settings_that_do_nothing_are_hardly_ever_proved(budget_s: float) -> None:
     """Of 60 studies under heavy tails, drift and stalls; the benchmark counts more."""
-    wins = sum(bool(tuned(Table(), IDLE, budget_s=budget_s, noise=Noise(), seed=seed).recipe) for seed in range(60))
+    wins = sum(
+        bool(tuned(Table(), IDLE, budget_s=budget_s, noise=Noise(), seed=seed).recipe) for seed in range(60)
+    )
     assert wins <= 6
 
 
@@ -622,7 +655,9 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
             searched(journal, first)
         stopped = document.decode(document.encode(journal.document), Study, name="study")
         assert len(stopped.trials) == stop
-        second = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s)
+        second = SimulatedBench(
+            Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s
+        )
         study = searched(stopped, second)
         assert study.finished and recipe(study) == set(gains)
         assert study.trials[:stop] == stopped.trials
@@ -745,7 +780,9 @@ def test_blocks_and_confirming_pairs_stay_in_their_lanes_and_the_answer_is_that_
     assert {len(found) for found in in_lane.values()} == {1}
     assert set[int]().union(*(found for (phase, _), found in in_lane.items() if phase == "prune")) == {1, 2}
     assert study.confirmed is not None
-    assert [pair.lane for pair in study.confirmed.pairs] == [1 + at // 2 % 2 for at in range(study.confirmed.num_pairs)]
+    assert [pair.lane for pair in study.confirmed.pairs] == [
+        1 + at // 2 % 2 for at in range(study.confirmed.num_pairs)
+    ]
 
 
 def test_no_lane_is_idle_while_blocks_of_a_round_remain() -> None:
@@ -755,7 +792,11 @@ def test_no_lane_is_idle_while_blocks_of_a_round_remain() -> None:
     bench.num_lanes = 4
     study = searched(study_of(candidates, budget_s=BUDGET_S), bench)
     of_first = range(1, 1 + study.rounds[0].num_blocks)
-    used = {(trial.block, trial.lane) for trial in study.trials if trial.phase == "prune" and trial.block in of_first}
+    used = {
+        (trial.block, trial.lane)
+        for trial in study.trials
+        if trial.phase == "prune" and trial.block in of_first
+    }
     assert len({lane for _, lane in used}) == len(used) == 4
 
 

@@ -1,4 +1,5 @@
-"""A study on several hosts: what goes to another one, and that no block straddles two. The runs are simulated."""
+"""A study on several hosts: what goes to another one, and that no block straddles two. The runs are
+simulated."""
 
 from __future__ import annotations
 
@@ -172,9 +173,21 @@ def test_a_study_has_a_name_of_its_command_that_is_the_same_on_every_host():
         return sharing.asked_of(changed(study_of([]), **fields))
 
     usual = asked(command=["python", "train.py"])
-    same = [{"cwd": "/elsewhere"}, {"base": "/elsewhere"}, {"lock": False}, {"env": {"A": "1"}}, {"warmup_steps": 7}]
+    same = [
+        {"cwd": "/elsewhere"},
+        {"base": "/elsewhere"},
+        {"lock": False},
+        {"env": {"A": "1"}},
+        {"warmup_steps": 7},
+    ]
     assert {asked(command=["python", "train.py"], **fields) for fields in same} == {usual}
-    other = [{"seed": 3}, {"objective": "memory"}, {"extra": ["env.A=1"]}, {"margin": 0.2}, {"command": ["x.py"]}]
+    other = [
+        {"seed": 3},
+        {"objective": "memory"},
+        {"extra": ["env.A=1"]},
+        {"margin": 0.2},
+        {"command": ["x.py"]},
+    ]
     assert usual not in {asked(**({"command": ["python", "train.py"]} | fields)) for fields in other}
 
 
@@ -200,7 +213,9 @@ class Here(SimulatedBench):
 
 
 def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
-    study = changed(study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere")
+    study = changed(
+        study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere"
+    )
     asked = HostBlock(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
     first = worker.do(study, asked)
     second = worker.do(replace(study, trials=first.trials), replace(asked, number=4))
@@ -221,8 +236,15 @@ def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(
     with pytest.raises(UsageError, match="could run foreign code"):
         worker.do(study, block)
     # How the command is run is as it was typed here, whatever the database says.
-    hostile = {"command": ["rm", "-r", "/"], "sandbox": False, "step_function": "evil:step", "ready_pattern": "(a*)*b"}
-    found = worker.as_here(changed(study_of([A]), **hostile, settings=[evil], warmup_steps=3, window_steps=9)).run
+    hostile = {
+        "command": ["rm", "-r", "/"],
+        "sandbox": False,
+        "step_function": "evil:step",
+        "ready_pattern": "(a*)*b",
+    }
+    found = worker.as_here(
+        changed(study_of([A]), **hostile, settings=[evil], warmup_steps=3, window_steps=9)
+    ).run
     assert found == replace(worker.run, warmup_steps=3, window_steps=9)
 
 

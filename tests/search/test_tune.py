@@ -25,7 +25,13 @@ from dynotune.search.tune import TuneRequest
 
 from ..fakes import Watcher, of_run
 
-FACTS = {"host.cpu": "a processor", "host.num_cores": 8, "gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0"}
+FACTS = {
+    "host.cpu": "a processor",
+    "host.num_cores": 8,
+    "gpu.count": 0,
+    "torch.cuda": None,
+    "torch.version": "2.13.0",
+}
 FOUR = Setting("loader.num_workers", 4)
 
 
@@ -137,7 +143,10 @@ def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_pa
             begin(tmp_path, exclude=["loader.num_workers=4"])
     study = go_on(tmp_path)
     assert study.exclude == ["loader.num_workers=4"]
-    assert {candidate.id for candidate in study.candidates} == {"loader.num_workers=2", "loader.num_workers=8"}
+    assert {candidate.id for candidate in study.candidates} == {
+        "loader.num_workers=2",
+        "loader.num_workers=8",
+    }
     assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --exclude")]
 
 
@@ -145,14 +154,18 @@ def test_tune_ends_and_says_what_would_widen_it_when_nothing_is_to_be_tried(worl
     world.findings = [finding(Setting("matmul.fp32_precision", "high"))]
     world.search = lambda study, save: pytest.fail("there is nothing to search")
     folder, study = begin(tmp_path, exact=True)
-    assert study.finished and study.verdict == "Nothing to try: --exact leaves out matmul.fp32_precision=high."
+    assert (
+        study.finished and study.verdict == "Nothing to try: --exact leaves out matmul.fp32_precision=high."
+    )
     assert not (folder / studies.RECIPE).exists()
     world.findings = []
     (tmp_path / "again").mkdir()
     assert "--try" in begin(tmp_path / "again")[1].verdict
 
 
-@pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("memory", True), ("latency-p99", False)])
+@pytest.mark.parametrize(
+    ("objective", "stands"), [("throughput", True), ("memory", True), ("latency-p99", False)]
+)
 def test_the_plain_run_stands_for_the_pilot_but_where_each_step_waits_for_the_device(
     world, tmp_path, monkeypatch, objective, stands
 ):
@@ -326,7 +339,10 @@ def test_the_time_of_sittings_counts_and_the_pauses_do_not():
         Attempt("2026-01-03T10:00:00+00:00"),
     ]
     assert spent_s(of_run(Study, **usual, attempts=sittings)) == 90.0
-    assert spent_s(of_run(Study, **usual, attempts=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+    assert (
+        spent_s(of_run(Study, **usual, attempts=sittings[:1], trials=[replace(TRIAL, began_s=100.0)]))
+        == 105.0
+    )
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):

@@ -17,7 +17,9 @@ RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)
 SAID = [words.interval, words.percent_interval, words.saved_interval]
 
 
-@pytest.mark.parametrize(("exit_code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-9, "by signal 9")])
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-9, "by signal 9")]
+)
 def test_ending_names_the_signal_when_the_exit_code_is_negative(exit_code, said):
     assert words.ending(exit_code) == said
 
@@ -208,12 +210,23 @@ def test_an_interval_that_is_none_is_unknown(said, ci):
 
 
 def test_verdict_says_less_or_more_used_when_the_objective_is_not_time(comparison):
-    assert words.verdict(comparison(objective="memory", verdict="faster", speedup=1.25)) == "uses 20% less memory"
+    assert (
+        words.verdict(comparison(objective="memory", verdict="faster", speedup=1.25))
+        == "uses 20% less memory"
+    )
     less = comparison(objective="energy", verdict="faster", speedup=1.25, ci=(1.111, 1.4))
     assert words.gained(less) == ("20.0%", "10.0% to 28.6%")
-    assert words.gained(comparison(verdict="faster", speedup=1.25, ci=(1.2, 1.3))) == ("1.25×", "1.20× to 1.30×")
-    assert words.verdict(comparison(objective="memory", verdict="slower", speedup=0.8)) == "uses 25% more memory"
-    assert words.verdict(comparison(objective="energy", verdict="slower", speedup=0.4)) == "uses 2.50 times the energy"
+    assert words.gained(comparison(verdict="faster", speedup=1.25, ci=(1.2, 1.3))) == (
+        "1.25×",
+        "1.20× to 1.30×",
+    )
+    assert (
+        words.verdict(comparison(objective="memory", verdict="slower", speedup=0.8)) == "uses 25% more memory"
+    )
+    assert (
+        words.verdict(comparison(objective="energy", verdict="slower", speedup=0.4))
+        == "uses 2.50 times the energy"
+    )
     assert words.verdict(comparison(objective="energy", verdict="same")) == "no effect: within ±1%"
 
 

@@ -1,4 +1,5 @@
-"""The page of claims with filters: what stands in it, what it does in Chromium, and what strange bundles cannot do."""
+"""The page of claims with filters: what stands in it, what it does in Chromium, and what strange bundles
+cannot do."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ SEEN = """(() => ({
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   paper: getComputedStyle(document.body).backgroundColor,
   alerted: "alerted" in window,
-}))()"""
+}))()"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +58,14 @@ def hostile(folder: Path) -> Path:
     return folder
 
 
-def see(browser: Browser, page: Path, *, width: int = 1600, dark: bool = False, hash: str = "") -> dict[str, Any]:
+def see(
+    browser: Browser, page: Path, *, width: int = 1600, dark: bool = False, hash: str = ""
+) -> dict[str, Any]:
     browser.show(page, width=width, dark=dark)
     if hash:
         change = (
-            "new Promise((done) => { addEventListener('hashchange', () => setTimeout(done)); location.hash = hash; })"
+            "new Promise((done) => { addEventListener('hashchange', () => setTimeout(done)); "
+            "location.hash = hash; })"
         )
         browser.ask(f"((hash) => {change})({hash!r})")
     seen: dict[str, Any] = browser.ask(SEEN)
@@ -91,11 +95,15 @@ def test_the_page_is_the_one_that_claims_and_bundles_make():
 def test_every_claim_stands_on_it_with_what_each_bundle_saw():
     text = html_page()
     assert text.startswith("<!doctype html>")
-    bundles = {path.name: {one.id: one for one in read(path)[0].evidence} for path in RESULTS.glob("claims_*.json")}
+    bundles = {
+        path.name: {one.id: one for one in read(path)[0].evidence} for path in RESULTS.glob("claims_*.json")
+    }
     parts = {part.partition('"')[0]: unescape(part) for part in text.split('<article id="')[1:]}
     for claim in all_claims():
         part = parts[claim.id]
-        assert all(said in part for said in (claim.says, claim.fact, claim.instead, claim.source, f" {claim.kind}"))
+        assert all(
+            said in part for said in (claim.says, claim.fact, claim.instead, claim.source, f" {claim.kind}")
+        )
         verdicts = re.findall(r'<li data-verdict="([^"]+)" data-machine="([^"]+)">', part)
         assert sorted(verdicts) == sorted(
             (of[claim.id].verdict, name) for name, of in bundles.items() if claim.id in of
@@ -167,11 +175,16 @@ def test_filters_go_together_and_stay_in_the_address(browser):
     seen = choose(browser, verdict="refuted", machine="claims_gpu.json")
     assert set(seen["shown"]) == refuted and seen["status"] == f"{len(refuted)} of {len(all_claims())} claims"
     seen = choose(browser, kind="memory", word="CUBLAS  workspace")
-    assert seen["shown"] and set(seen["shown"]) < {one.id for one in all_claims() if one.kind == "memory"} & refuted
+    assert (
+        seen["shown"]
+        and set(seen["shown"]) < {one.id for one in all_claims() if one.kind == "memory"} & refuted
+    )
     assert seen["headings"] < 6
     assert see(browser, PAGE, hash=seen["hash"]) == seen
     assert choose(browser, word="no such word")["status"].startswith("No claim")
-    browser.ask("new Promise((done) => { document.querySelector('[type=reset]').click(); setTimeout(done, 0); })")
+    browser.ask(
+        "new Promise((done) => { document.querySelector('[type=reset]').click(); setTimeout(done, 0); })"
+    )
     seen = browser.ask(SEEN)
     assert len(seen["shown"]) == len(all_claims()) and seen["hash"] == ""
 
@@ -211,7 +224,9 @@ def test_every_control_has_a_name_and_is_reached_by_key(browser):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
         reached.append(browser.ask("document.activeElement.name || document.activeElement.type || ''"))
     assert {"word", "verdict", "machine", "kind", "article", "differs", "reset"} <= set(reached)
-    assert browser.ask("[...document.querySelectorAll('input, select')].every((one) => one.labels.length === 1)")
+    assert browser.ask(
+        "[...document.querySelectorAll('input, select')].every((one) => one.labels.length === 1)"
+    )
 
 
 @in_browser

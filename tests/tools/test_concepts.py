@@ -47,7 +47,9 @@ def test_circle_is_seen_when_modules_import_each_other_in_turn(made):
 
 
 def test_seam_is_a_constant_that_needs_nothing_above_it(made):
-    trees = made(a="def f(): ...\nLIMIT = 3\ndef g(): ...", b="def f(): ...\nBY = {1: f}\ndef g(): ...\nLAST = 2")
+    trees = made(
+        a="def f(): ...\nLIMIT = 3\ndef g(): ...", b="def f(): ...\nBY = {1: f}\ndef g(): ...\nLAST = 2"
+    )
     assert concepts.seams(trees) == ["room/a.py"]
 
 

@@ -1,4 +1,5 @@
-"""The site of the documents: links, anchors, the index, and nothing from the network. MkDocs is not needed."""
+"""The site of the documents: links, anchors, the index, and nothing from the network. MkDocs is not
+needed."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def test_the_index_for_language_models_names_every_page() -> None:
 
 def test_the_front_page_names_every_symptom() -> None:
     front = (docs_site.DOCS / "index.md").read_text(encoding="utf-8")
-    assert [page.name for page in docs_site.DOCS.glob("symptoms/*.md") if f"symptoms/{page.name}" not in front] == []
+    assert [
+        page.name for page in docs_site.DOCS.glob("symptoms/*.md") if f"symptoms/{page.name}" not in front
+    ] == []
 
 
 def test_a_symptom_is_one_screen_and_says_what_to_run() -> None:
@@ -56,4 +59,6 @@ def test_a_symptom_is_one_screen_and_says_what_to_run() -> None:
 
 def test_links_out_of_the_documents_are_led_to_copies_in_the_site() -> None:
     page = docs_site.DOCS / "symptoms" / "which-workers.md"
-    assert docs_site.outside(page) == {"../../benchmarks/results/demo_cpu.json": "benchmarks/results/demo_cpu.json"}
+    assert docs_site.outside(page) == {
+        "../../benchmarks/results/demo_cpu.json": "benchmarks/results/demo_cpu.json"
+    }

@@ -14,7 +14,9 @@ FILES = {
     "below/numbers.py": "from top.below.inner.words import plain\n\ndef half(n): ...\n\ndef third(n): ...\n",
     "below/inner/__init__.py": "",
     "below/inner/words.py": "def plain(): ...\n\ndef fancy(): ...\n",
-    "above/__init__.py": "from top.lazy_face import lazy_face\n__getattr__ = lazy_face(__name__, {'work': 'work'})\n",
+    "above/__init__.py": (
+        "from top.lazy_face import lazy_face\n__getattr__ = lazy_face(__name__, {'work': 'work'})\n"
+    ),
     "above/work.py": "from top.below import half\n\ndef work(): ...\n",
     "lazy_face.py": "def lazy_face(package, homes): ...\n",
     "side/__init__.py": "",
@@ -24,7 +26,8 @@ FILES = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A package `top` in which `above` and `side` use `half` of `below`, which uses `plain` of its own `inner`."""
+    """A package `top` in which `above` and `side` use `half` of `below`, which uses `plain` of its own
+    `inner`."""
     for name, text in FILES.items():
         (tmp_path / "top" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "top" / name).write_text(text)
@@ -61,4 +64,7 @@ def test_a_count_that_fell_is_told_when_the_kept_number_is_not_lowered(source: P
     kept = room_names.counted(source)
     (source / "side" / "task.py").unlink()
     (complaint,) = room_names.complaints(room_names.counted(source), kept)
-    assert complaint == "above: other rooms import 0 names, fewer than the 1 kept. Write 0 into tools/room_names.toml."
+    assert (
+        complaint
+        == "above: other rooms import 0 names, fewer than the 1 kept. Write 0 into tools/room_names.toml."
+    )

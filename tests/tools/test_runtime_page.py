@@ -16,7 +16,10 @@ def test_the_page_is_what_the_docstrings_say():
 
 def test_every_public_name_of_the_runtime_is_on_the_page():
     text = page()
-    files = [RUNTIME / "__init__.py", *(RUNTIME / f"{name}.py" for names in MODULES.values() for name in names)]
+    files = [
+        RUNTIME / "__init__.py",
+        *(RUNTIME / f"{name}.py" for names in MODULES.values() for name in names),
+    ]
     for file in files:
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -16,7 +16,9 @@ PAGE = ROOT / "docs" / "reference" / "versions.md"
 
 
 def test_the_page_of_versions_is_the_one_that_the_result_makes():
-    assert PAGE.read_text() == versions.page(json.loads(versions.RESULT.read_text())), "make test-versions writes it"
+    assert PAGE.read_text() == versions.page(json.loads(versions.RESULT.read_text())), (
+        "make test-versions writes it"
+    )
 
 
 def test_every_row_of_the_matrix_was_run_or_says_why_not():

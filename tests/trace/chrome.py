@@ -10,15 +10,21 @@ from typing import Any
 Event = dict[str, Any]
 
 
-def span(cat: str, name: str, ts: float, dur: float, *, pid: object = 1, tid: object = 1, **args: object) -> Event:
+def span(
+    cat: str, name: str, ts: float, dur: float, *, pid: object = 1, tid: object = 1, **args: object
+) -> Event:
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
-def call(ts: float, dur: float, correlation: int, *, name: str = "cudaLaunchKernel", pid: object = 1) -> Event:
+def call(
+    ts: float, dur: float, correlation: int, *, name: str = "cudaLaunchKernel", pid: object = 1
+) -> Event:
     return span("cuda_runtime", name, ts, dur, pid=pid, correlation=correlation)
 
 
-def kernel(ts: float, dur: float, correlation: int, *, name: str = "gemm", device: int = 0, stream: int = 7) -> Event:
+def kernel(
+    ts: float, dur: float, correlation: int, *, name: str = "gemm", device: int = 0, stream: int = 7
+) -> Event:
     place: dict[str, Any] = {"pid": device, "tid": stream}
     return span("kernel", name, ts, dur, **place, device=device, stream=stream, correlation=correlation)
 

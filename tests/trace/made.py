@@ -55,7 +55,9 @@ class Made:
     def python(self, name: str, start: int, end: int, *, thread: str = "main") -> Made:
         return self._host(HostKind.PYTHON, name, start, end, thread)
 
-    def call(self, name: str, start: int, end: int, *, correlation: int = UNKNOWN, thread: str = "main") -> Made:
+    def call(
+        self, name: str, start: int, end: int, *, correlation: int = UNKNOWN, thread: str = "main"
+    ) -> Made:
         return self._host(HostKind.CALL, name, start, end, thread, correlation)
 
     launch = call
@@ -127,7 +129,9 @@ class Made:
             rank=self.rank,
         )
 
-    def _host(self, kind: HostKind, name: str, start: int, end: int, thread: str, correlation: int = UNKNOWN) -> Made:
+    def _host(
+        self, kind: HostKind, name: str, start: int, end: int, thread: str, correlation: int = UNKNOWN
+    ) -> Made:
         self.host.append((start, end, kind, name, thread, correlation, UNKNOWN, False))
         return self
 

@@ -1,7 +1,7 @@
 """Synthetic exports of Nsight Systems: databases made by NVIDIA's documented schema, not by nsys.
 
-Columns as in the "SQLite Schema Reference" of release 2026.4 (schema 3.28.1), the ones that are read and a few beside
-them; https://docs.nvidia.com/nsight-systems/AnalysisGuide.
+Columns as in the "SQLite Schema Reference" of release 2026.4 (schema 3.28.1), the ones that are read and a
+few beside them; https://docs.nvidia.com/nsight-systems/AnalysisGuide.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ COLUMNS = {
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value bytes graphNodeId memKind",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_ACTIVITY} graphId graphExecId",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"{_ACTIVITY} syncType eventId",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId returnValue callchainId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": (
+        "start end eventClass globalTid correlationId nameId returnValue callchainId"
+    ),
     "NVTX_EVENTS": "start end eventType rangeId category color text globalTid endGlobalTid textId domainId",
 }
 _TEXT = {"value", "name", "label", "text", "uuid", "utcTime", "localTime"}
@@ -67,7 +69,14 @@ class NsysMade:
         return self.strings.setdefault(text, 100 + len(self.strings))
 
     def call(
-        self, name: str, start: int, end: int | None, *, correlation: int | None = None, pid: int = 10, tid: int = 11
+        self,
+        name: str,
+        start: int,
+        end: int | None,
+        *,
+        correlation: int | None = None,
+        pid: int = 10,
+        tid: int = 11,
     ) -> NsysMade:
         ids = {"globalTid": global_id(pid, tid), "correlationId": correlation, "nameId": self.string(name)}
         return self.row(CALLS, pid, start=start, end=end, eventClass=0, returnValue=0, **ids)
@@ -79,9 +88,19 @@ class NsysMade:
         return self._activity(KERNELS, start, end, where, gridId=1, **names)
 
     def copy(
-        self, kind: int, source: int, target: int, start: int, end: int, *, num_bytes: int = 64, **where: int | None
+        self,
+        kind: int,
+        source: int,
+        target: int,
+        start: int,
+        end: int,
+        *,
+        num_bytes: int = 64,
+        **where: int | None,
     ) -> NsysMade:
-        return self._activity(COPIES, start, end, where, bytes=num_bytes, copyKind=kind, srcKind=source, dstKind=target)
+        return self._activity(
+            COPIES, start, end, where, bytes=num_bytes, copyKind=kind, srcKind=source, dstKind=target
+        )
 
     def set(self, start: int, end: int, *, num_bytes: int = 64, **where: int | None) -> NsysMade:
         return self._activity(SETS, start, end, where, bytes=num_bytes, value=0, memKind=DEVICE)
@@ -108,7 +127,12 @@ class NsysMade:
         return self.row(RANGES, pid, start=start, end=end, eventType=kind, text=text, **ids)
 
     def gpu(self, number: int, name: str, *, num_multiprocessors: int = 132) -> NsysMade:
-        values = {"totalMemory": 80 << 30, "smCount": num_multiprocessors, "computeMajor": 9, "computeMinor": 0}
+        values = {
+            "totalMemory": 80 << 30,
+            "smCount": num_multiprocessors,
+            "computeMajor": 9,
+            "computeMinor": 0,
+        }
         return self.row("TARGET_INFO_GPU", vmId=0, id=number, name=name, **values)
 
     def only(self, pid: int) -> NsysMade:
@@ -124,11 +148,17 @@ class NsysMade:
         order: random.Random | None = None,
         version: str = "3.28.1",
     ) -> Path:
-        """The database at `path`: all tables but `omit`, with all columns but `without`, rows as `order` has it."""
+        """The database at `path`: all tables but `omit`, with all columns but `without`, rows as `order` has
+        it."""
         rows = [*self.rows, ("META_DATA_EXPORT", None, {"name": "EXPORT_SCHEMA_VERSION", "value": version})]
         rows += [("StringIds", None, {"id": number, "value": text}) for text, number in self.strings.items()]
-        rows += [("ENUM_CUDA_MEMCPY_OPER", None, row) for row in _enumeration("CUDA_MEMCPY_KIND", _COPY_KINDS)]
-        rows += [("ENUM_CUDA_MEM_KIND", None, row) for row in _enumeration("CUDA_MEMOPR_MEMORY_KIND", _MEMORY_KINDS)]
+        rows += [
+            ("ENUM_CUDA_MEMCPY_OPER", None, row) for row in _enumeration("CUDA_MEMCPY_KIND", _COPY_KINDS)
+        ]
+        rows += [
+            ("ENUM_CUDA_MEM_KIND", None, row)
+            for row in _enumeration("CUDA_MEMOPR_MEMORY_KIND", _MEMORY_KINDS)
+        ]
         if order:
             order.shuffle(rows)
         with closing(sqlite3.connect(path)) as database, database:

@@ -1,5 +1,5 @@
-"""Synthetic snapshots of torch's caching allocator: made by the structure that `torch.cuda.memory._snapshot` documents,
-by an allocator of a few lines that logs as the real one does. None was written by torch.
+"""Synthetic snapshots of torch's caching allocator: made by the structure that `torch.cuda.memory._snapshot`
+documents, by an allocator of a few lines that logs as the real one does. None was written by torch.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class SnapshotMade:
         return expandable[what] if self.is_expandable else f"segment_{what}"
 
     def _at(self, address: int) -> Block:
-        return next(block for segment in self.segments for block in segment.blocks if block.address == address)
+        return next(
+            block for segment in self.segments for block in segment.blocks if block.address == address
+        )
 
     def _fitting(self, size: int) -> Block | None:
         free = (block for segment in self.segments for block in segment.blocks if block.state == "inactive")

@@ -12,7 +12,9 @@ from dynotune.trace.differences import difference
 STEP = Place("src/train.py(31): step", "aten::item", "cudaStreamSynchronize")
 
 
-def summary(*causes: Cause, window_s: float | None = 0.3, num_steps: int | None = 3, **changes: Any) -> TraceSummary:
+def summary(
+    *causes: Cause, window_s: float | None = 0.3, num_steps: int | None = 3, **changes: Any
+) -> TraceSummary:
     fields: dict[str, Any] = {
         "files": [],
         "recorder": "torch.profiler",
@@ -54,7 +56,10 @@ def test_times_are_of_the_window_where_one_does_not_know_its_steps():
 
 
 def test_a_cause_of_one_trace_alone_counts_nothing_in_the_other():
-    before, after = summary(cause("loader-bound"), num_steps=None), summary(cause("h2d-blocking"), num_steps=None)
+    before, after = (
+        summary(cause("loader-bound"), num_steps=None),
+        summary(cause("h2d-blocking"), num_steps=None),
+    )
     assert changes(before, after) == [("h2d-blocking", 0.0, 0.03), ("loader-bound", 0.03, 0.0)]
 
 

@@ -87,7 +87,15 @@ def test_every_span_is_there_with_its_name_times_and_numbers(name: str) -> None:
         elif event["cat"] in ON_DEVICE:
             num_bytes = args.get("bytes", UNKNOWN)
             queued = calls.get(args["correlation"])
-            row = event["name"], ON_DEVICE[event["cat"]].name, *when, args["device"], args["stream"], num_bytes, queued
+            row = (
+                event["name"],
+                ON_DEVICE[event["cat"]].name,
+                *when,
+                args["device"],
+                args["stream"],
+                num_bytes,
+                queued,
+            )
             on_device[row] += 1
     assert on_device == Counter(device(timeline(name)))
     assert on_host == Counter((*row[:4], row[5]) for row in host(timeline(name)))
@@ -111,7 +119,9 @@ def test_slices_of_another_size_give_the_same_timeline(name: str, slice_bytes: i
 def test_two_ranks_merged_into_one_file_are_the_two_again(tmp_path: Path) -> None:
     ranks = ["hta-sampled-rank-1", "hta-sampled-rank-0"]
     events = [
-        event for name in ranks for event in json.loads(gzip.decompress(path_of(name).read_bytes()))["traceEvents"]
+        event
+        for name in ranks
+        for event in json.loads(gzip.decompress(path_of(name).read_bytes()))["traceEvents"]
     ]
     merged = tmp_path / "merged.json.gz"
     merged.write_bytes(gzip.compress(json.dumps(events).encode(), 1))

@@ -27,7 +27,8 @@ def summary_of(name: str) -> TraceSummary:
 
 @cache
 def raw_device_spans(name: str) -> list[tuple[str, str, int, int]]:
-    """Category, name, start and end in nanoseconds of what ran on the device, to the last digit of the file."""
+    """Category, name, start and end in nanoseconds of what ran on the device, to the last digit of the
+    file."""
     return [
         (event["cat"], event["name"], int(event["ts"] * 1000), int((event["ts"] + event["dur"]) * 1000))
         for event in raw(name)
@@ -59,12 +60,16 @@ def window_of(name: str) -> Span:
 @pytest.mark.parametrize("name", WITH_DEVICE)
 def test_busy_and_idle_time_are_those_of_the_raw_events(name: str):
     timeline, window, moved = timeline_of(name), window_of(name), raw_clock(name)
-    spans = [(kind, kernel, start + moved, end + moved) for kind, kernel, start, end in raw_device_spans(name)]
+    spans = [
+        (kind, kernel, start + moved, end + moved) for kind, kernel, start, end in raw_device_spans(name)
+    ]
     (device,) = timeline.devices
     busy = busy_time.busy(timeline, device, window)
     copies = [(start, end) for kind, _, start, end in spans if kind == "gpu_memcpy"]
     collectives = [(start, end) for _, kernel, start, end in spans if "nccl" in kernel]
-    compute = [(start, end) for kind, kernel, start, end in spans if kind != "gpu_memcpy" and "nccl" not in kernel]
+    compute = [
+        (start, end) for kind, kernel, start, end in spans if kind != "gpu_memcpy" and "nccl" not in kernel
+    ]
     assert busy.total_ns == union_ns(copies + collectives + compute, window)
     assert busy.any_compute_ns == union_ns(compute, window)
     assert busy.any_copy_ns == union_ns(copies, window)
@@ -87,7 +92,9 @@ def test_over_the_devices_own_span_the_figures_are_those_found_by_hand(
     found = idle.gaps(timeline, device, window)
     assert round(sum(found.idle_ns().values()) / 1000, 1) == idle_us
     kernels = [
-        (start, end) for kind, kernel, start, end in raw_device_spans(name) if kind == "kernel" and "nccl" not in kernel
+        (start, end)
+        for kind, kernel, start, end in raw_device_spans(name)
+        if kind == "kernel" and "nccl" not in kernel
     ]
     first = min(start for _, _, start, _ in raw_device_spans(name))
     length = window[1] - window[0]
@@ -102,7 +109,10 @@ def without(timeline: Timeline, *beginnings: str) -> Timeline:
     kept = ~gone[timeline.host.name]
     row = np.cumsum(kept) - 1
     host = type(timeline.host)(
-        **{field.name: getattr(timeline.host, field.name)[kept] for field in dataclasses.fields(timeline.host)}
+        **{
+            field.name: getattr(timeline.host, field.name)[kept]
+            for field in dataclasses.fields(timeline.host)
+        }
     )
     launch = timeline.device.launch
     device = dataclasses.replace(timeline.device, launch=np.where(launch == UNKNOWN, UNKNOWN, row[launch]))
@@ -127,8 +137,12 @@ def test_without_the_profilers_marks_the_same_steps_are_found(name: str, least: 
 
 
 @pytest.mark.parametrize("gone", [MARKS[:1], MARKS], ids=["profiler", "all marks"])
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("h100", "hta-sampled", "hta-alexnet"))])
-def test_one_or_two_steps_are_not_told_from_their_layers_and_so_there_are_none(name: str, gone: tuple[str, ...]):
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name.startswith(("h100", "hta-sampled", "hta-alexnet"))]
+)
+def test_one_or_two_steps_are_not_told_from_their_layers_and_so_there_are_none(
+    name: str, gone: tuple[str, ...]
+):
     assert steps.find(without(timeline_of(name), *gone)).source is None
 
 
@@ -137,7 +151,8 @@ def test_a_video_transformer_waits_for_the_host_that_prepares_its_pictures():
     first = found.causes[0]
     assert (first.id, round(first.share, 3)) == ("host-bound", 0.567)
     assert (
-        first.where.function == "moca/library/model_hub/huggingface/model/adapters/pipeline/model.py(40): run_on_input"
+        first.where.function
+        == "moca/library/model_hub/huggingface/model/adapters/pipeline/model.py(40): run_on_input"
     )
     assert any("image_processing_videomae.py(178): _preprocess_image" in line for line in first.evidence)
     others = {"manual-attention", "gemm-misaligned", "sync-per-step"}

@@ -10,8 +10,8 @@ import pytest
 from dynotune.trace import summarise
 from dynotune.trace.readers import read_traces
 
-# In its backward pass the second rank waits until the first has its last gradient, and works on after that: however
-# fast the machine is, it is the last.
+# In its backward pass the second rank waits until the first has its last gradient, and works on after that:
+# however fast the machine is, it is the last.
 RANKS = """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.profiler import profile
@@ -55,11 +55,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_the_rank_whose_gradients_are_ready_last_is_named_with_its_phase_and_place(tmp_path: Path, target_python: str):
+def test_the_rank_whose_gradients_are_ready_last_is_named_with_its_phase_and_place(
+    tmp_path: Path, target_python: str
+):
     program = tmp_path / "train.py"
     program.write_text(RANKS)
     ran = subprocess.run(
-        [target_python, program, tmp_path], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=180
+        [target_python, program, tmp_path],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=180,
     )
     assert ran.returncode == 0, ran.stderr
     found = summarise(read_traces([tmp_path / "rank0.json", tmp_path / "rank1.json"]))

@@ -27,7 +27,9 @@ def training(*, rank: int | None = None, slow: int = 0) -> Made:
     made, num = Made(rank=rank), 0
     for number in range(4):
         now = 1000 * number
-        made.annotation(f"ProfilerStep#{number}", now, now + 1000).python("train.py(31): step", now, now + 1000)
+        made.annotation(f"ProfilerStep#{number}", now, now + 1000).python(
+            "train.py(31): step", now, now + 1000
+        )
         made.annotation(LOADER, now, now + 100).operator("aten::to", now + 100, now + 150)
         made.launch("cudaMemcpyAsync", now + 110, now + 120, correlation=num + 1)
         made.copy(COPY, now + 130, now + 230, correlation=num + 1, num_bytes=1000)
@@ -73,7 +75,8 @@ def test_everything_about_a_training_loop_is_in_the_summary():
 
 def test_the_verdict_is_one_sentence_that_names_the_largest_loss_and_its_place():
     assert summary(training()).verdict == (
-        "The device worked for 57.0% of the time (4 steps of 1 µs); the largest loss is synchronisations that emptied "
+        "The device worked for 57.0% of the time (4 steps of 1 µs); the largest loss is synchronisations "
+        "that emptied "
         "the device's queue at train.py(31): step, 31.5%."
     )
 
@@ -102,7 +105,9 @@ def test_a_rank_alone_has_the_same_figures_as_among_others():
 
 
 def test_a_trace_of_the_cpu_alone_has_no_device_and_says_so():
-    made = Made().annotation("ProfilerStep#1", 0, 1000).annotation(LOADER, 0, 400).operator("aten::mm", 400, 900)
+    made = (
+        Made().annotation("ProfilerStep#1", 0, 1000).annotation(LOADER, 0, 400).operator("aten::mm", 400, 900)
+    )
     found = summary(made)
     assert (found.shares, found.devices, found.gaps, found.kernels) == (None, [], [], [])
     assert set(found.unknown) == {"device", "memory", "stacks"}
@@ -113,9 +118,12 @@ def test_a_trace_of_the_cpu_alone_has_no_device_and_says_so():
 
 
 def test_a_loader_that_takes_longer_than_any_operator_stands_in_the_cpus_verdict():
-    made = Made().annotation("ProfilerStep#1", 0, 1000).annotation(LOADER, 0, 600).operator("aten::mm", 600, 900)
+    made = (
+        Made().annotation("ProfilerStep#1", 0, 1000).annotation(LOADER, 0, 600).operator("aten::mm", 600, 900)
+    )
     assert summary(made).verdict == (
-        "No device work was recorded: 1 step of 1 µs on the host; the largest loss is waiting for the data loader at "
+        "No device work was recorded: 1 step of 1 µs on the host; the largest loss is waiting for the data "
+        "loader at "
         f"{LOADER}, 60.0%."
     )
 
@@ -132,7 +140,9 @@ def test_without_causes_the_cpus_verdict_names_the_longest_operator():
 
 
 def test_a_cpus_step_without_operators_is_told_by_its_longest_annotation():
-    made = Made().annotation("ProfilerStep#1", 0, 1000).annotation("gloo:all_reduce", 100, 600, thread="first")
+    made = (
+        Made().annotation("ProfilerStep#1", 0, 1000).annotation("gloo:all_reduce", 100, 600, thread="first")
+    )
     made.annotation("gloo:all_reduce", 500, 950, thread="second").annotation("gloo:all_reduce", 2000, 9000)
     assert summary(made).verdict == (
         "No device work was recorded: 1 step of 1 µs on the host, with no operator recorded; "
@@ -163,7 +173,9 @@ def test_idle_time_without_recorded_launches_is_noted():
 
 
 def test_summary_keeps_the_readers_notes():
-    timeline = dataclasses.replace(training().timeline(), notes=("cut short",), missing={"memory": "not asked for"})
+    timeline = dataclasses.replace(
+        training().timeline(), notes=("cut short",), missing={"memory": "not asked for"}
+    )
     found = summarise([timeline])
     assert found.notes == ["cut short"]
     assert found.unknown["memory"].reason == "not asked for"
@@ -243,7 +255,9 @@ def test_work_that_was_queued_before_the_recording_began_is_said_to_lengthen_the
     made = Made().annotation("ProfilerStep#1", 0, 1000).kernel("before", 0, 300)
     made.launch("cudaLaunchKernel", 290, 310, correlation=1).kernel("own", 320, 1000, correlation=1)
     (note,) = summarise([made.timeline()]).notes
-    assert note.startswith("the first 300 ns of the window went to work that was queued before the recording began")
+    assert note.startswith(
+        "the first 300 ns of the window went to work that was queued before the recording began"
+    )
 
 
 def test_work_without_a_recorded_launch_after_the_first_that_has_one_is_not_left_over():

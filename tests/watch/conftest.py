@@ -57,7 +57,9 @@ for x in DataLoader(Data(), batch_size=2, num_workers=int(sys.argv[2])):
 class Watched:
     """A program under `dynotune watch --serve`, and what the server says of it."""
 
-    def __init__(self, user: User, *options: str, workers: int = 0, program: str = PROGRAM, first: str = "") -> None:
+    def __init__(
+        self, user: User, *options: str, workers: int = 0, program: str = PROGRAM, first: str = ""
+    ) -> None:
         self.user, self._control = user, user.write("control", first)
         user.write("program.py", program)
         command = [sys.executable, "program.py", str(self._control), str(workers)]
@@ -89,7 +91,9 @@ class Watched:
         return until(lambda: (view := self.view()).get("verdict") and right(view) and view, what)
 
     def until_alert(self, id_: str) -> dict[str, Any]:
-        view = self.until(lambda view: any(alert["id"] == id_ for alert in view["alerts"]), f"the alert {id_}")
+        view = self.until(
+            lambda view: any(alert["id"] == id_ for alert in view["alerts"]), f"the alert {id_}"
+        )
         return next(alert for alert in view["alerts"] if alert["id"] == id_)
 
     def ends(self, code: int = 0) -> tuple[int, str]:

@@ -20,7 +20,9 @@ def view(tmp_path):
 
 
 def alerted(view: View, *ids: str, **fields) -> View:
-    return msgspec.structs.replace(view, alerts=[Alert(id=id, text="No step for 10 s.", **fields) for id in ids])
+    return msgspec.structs.replace(
+        view, alerts=[Alert(id=id, text="No step for 10 s.", **fields) for id in ids]
+    )
 
 
 def test_a_command_is_started_once_for_each_alert_that_begins_and_again_when_it_comes_back(tmp_path, view):

@@ -27,7 +27,17 @@ class Simulated:
         self.random = random.Random(0)
 
     def runs(
-        self, length_s, *, step_s=0.01, wait=0.02, ranks=("0",), noise=0.05, device=None, cores=1.0, rss=GIB, slow=None
+        self,
+        length_s,
+        *,
+        step_s=0.01,
+        wait=0.02,
+        ranks=("0",),
+        noise=0.05,
+        device=None,
+        cores=1.0,
+        rss=GIB,
+        slow=None,
     ):
         """`slow`: of a rank, the factors of its step and of its wait. `rss`: bytes, or bytes by time."""
         begun_s = self.now
@@ -124,7 +134,10 @@ def test_a_minute_of_waiting_for_input_is_an_alert_and_less_is_none():
 def test_throughput_below_its_own_past_is_said_until_it_is_as_before():
     run = Simulated().runs(120, device=90)
     run.runs(15, step_s=0.0125, device=70)
-    assert "20% less throughput" in run.found["throughput-drop"].text or "19%" in run.found["throughput-drop"].text
+    assert (
+        "20% less throughput" in run.found["throughput-drop"].text
+        or "19%" in run.found["throughput-drop"].text
+    )
     assert "the host does more" in run.found["throughput-drop"].text
     run.runs(240, step_s=0.0125, device=70)
     assert "throughput-drop" in run.found
@@ -229,7 +242,9 @@ def test_a_process_that_was_stopped_is_said_within_seconds_of_the_last_step():
 
 def test_a_gpu_that_others_use_is_named():
     run = Simulated().runs(20, device=95)
-    fields = dict.fromkeys([name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")], 1)
+    fields = dict.fromkeys(
+        [name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")], 1
+    )
     run.gpus = [GpuView(**fields, clock_limits=["hw-thermal"], others=["python (77), 40% of the time"])]
     run.runs(1, device=95)
     assert "python (77)" in run.found["device-shared"].text

@@ -23,7 +23,9 @@ def follower(tmp_path):
     made.close()
 
 
-def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(tmp_path, monkeypatch, follower):
+def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(
+    tmp_path, monkeypatch, follower
+):
     called = []
     monkeypatch.setattr(follower.processes, "update", lambda pids, roles, *rest: called.append(roles))
     writer = Writer(str(tmp_path), {"watched": True})
@@ -57,7 +59,9 @@ def sample(time_s, rate=WHY, *, comparable=True, ours=True, idle=()):
         )
         for index in (3, *idle)
     ]  # fmt: skip
-    return Sample(time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, gpus=gpus, pids_comparable=comparable)
+    return Sample(
+        time_s=time_s, cores=WHY, tree=WHY, own_cpu_s=0.0, quota=None, gpus=gpus, pids_comparable=comparable
+    )
 
 
 def test_others_on_a_gpu_are_those_that_run_kernels_where_process_ids_are_comparable(follower):

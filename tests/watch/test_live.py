@@ -44,7 +44,9 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_the_sentence_changes_with_the_bottleneck_and_names_the_step(watch):
     watched = watch(first="compute=0.02")
-    first = watched.until(lambda view: view["cause"] in ("cpu", "waiting") and view["num_steps"] > 200, "clean steps")
+    first = watched.until(
+        lambda view: view["cause"] in ("cpu", "waiting") and view["num_steps"] > 200, "clean steps"
+    )
     assert first["steps_s"][0]["input_share"] < 0.25
     watched.does("input=0.02")
     changed = watched.until(lambda view: view["cause"] == "input" and view.get("since_step"), "the change")
@@ -78,7 +80,9 @@ def test_a_stall_says_what_its_threads_wait_for_and_ends_with_one(watch, user):
     watched.does("stall=1")
     alert = watched.until_alert("stalled")
     assert "and no process computes" in alert["text"]
-    assert any(re.match(r"rank 0, thread 1: program.py\(\d+\): <module>$", line) for line in alert["details"]), alert
+    assert any(
+        re.match(r"rank 0, thread 1: program.py\(\d+\): <module>$", line) for line in alert["details"]
+    ), alert
     watched.process.communicate(timeout=120)
     assert watched.process.returncode == 1
     assert "ending the command: stalled" in (user.cwd / "stderr").read_text()
@@ -188,7 +192,9 @@ def test_output_and_exit_code_are_the_commands_own(user):
 def test_another_terminal_joins_a_run_that_run_started_and_two_may(user):
     program = user.write("train.py", PROGRAM_WITHOUT_CONTROL)
     control = user.write("control", "")
-    with user.start("run", "--run-dir", str(user.runs), "--", sys.executable, str(program), str(control)) as running:
+    with user.start(
+        "run", "--run-dir", str(user.runs), "--", sys.executable, str(program), str(control)
+    ) as running:
         until(lambda: list(user.runs.glob("*/process-*.rec")), "the run's record")
         (folder,) = user.runs.iterdir()
         joined = [user.start("watch", str(folder), stdout=subprocess.PIPE) for _ in range(2)]
@@ -260,7 +266,9 @@ def test_watch_says_why_and_what_next_when_a_folder_cannot_be_watched(user, word
 
 @pytest.mark.long
 def test_a_program_that_never_steps_is_said_so(watch):
-    watched = watch(program="import sys, time\nwhile 'end' not in open(sys.argv[1]).read():\n    time.sleep(0.05)\n")
+    watched = watch(
+        program="import sys, time\nwhile 'end' not in open(sys.argv[1]).read():\n    time.sleep(0.05)\n"
+    )
     view = watched.until(lambda view: view["state"] == "starting", "a view")
     assert view["verdict"].startswith("No step yet")
     assert watched.ends()[0] == 0

@@ -66,7 +66,9 @@ def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
     return answer.status, body
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "\x7f"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "\x7f"]
+)
 def test_a_request_for_another_host_is_refused_on_every_path(server, host):
     for path in ("/", "/view.json", "/page.json", "/metrics"):
         assert asked(server, path, Host=host)[0] in (400, 403)
@@ -95,7 +97,9 @@ def test_an_empty_token_is_none_and_is_refused(watcher, address):
         Server(address, watcher, token="")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:²", "127.0.0.1:" + "9" * 5000, "::1:0", "[::1]", "[", ":80", "a b"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:²", "127.0.0.1:" + "9" * 5000, "::1:0", "[::1]", "[", ":80", "a b"]
+)
 def test_an_address_is_refused_when_it_has_no_host_or_no_port(watcher, address):
     with pytest.raises(UsageError, match="is no address"):
         Server(address, watcher)
@@ -150,13 +154,17 @@ def test_a_taken_port_is_said_with_what_to_do(server, watcher):
 
 
 def full_gpu(**more: Any) -> GpuView:
-    fields = dict.fromkeys((name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")), 1)
+    fields = dict.fromkeys(
+        (name for name in GpuView.__struct_fields__ if name not in ("clock_limits", "others")), 1
+    )
     return GpuView(**{**fields, **more})
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_screen_fits_any_terminal_and_says_the_verdict_first(watcher, width):
-    watcher.follower.gpus = [full_gpu(sm_active_percent=Unknown("no GPM counters"), memory_used_bytes=3 << 30)]
+    watcher.follower.gpus = [
+        full_gpu(sm_active_percent=Unknown("no GPM counters"), memory_used_bytes=3 << 30)
+    ]
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     console.print(drawn(watcher.look(BEGUN_S + 60), width))
     lines = console.file.getvalue().splitlines()
@@ -197,7 +205,9 @@ def test_steps_are_a_histogram_of_each_rank_with_its_sum(server):
     (total,) = [line for line in lines if line.startswith('dynotune_step_seconds_sum{rank="0"}')]
     assert float(total.split()[1]) == pytest.approx(60.0)
     counts = [
-        float(line.split()[1]) for line in lines if line.startswith("dynotune_step_seconds_bucket") and '"0"' in line
+        float(line.split()[1])
+        for line in lines
+        if line.startswith("dynotune_step_seconds_bucket") and '"0"' in line
     ]
     assert counts == sorted(counts)
     assert counts[0] == 0
@@ -229,7 +239,9 @@ def test_a_real_prometheus_scrapes_it_with_the_token(watcher, tmp_path):
     (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
     command = [PROMETHEUS, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     with (tmp_path / "log").open("w") as log:
-        scraper = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+        scraper = subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
+        )
     try:
         found = until(lambda: query(port, 'dynotune_step_seconds_count{rank="1"}'), "a scraped value")
         assert found[0]["value"][1] == "6000"

@@ -43,7 +43,9 @@ def test_a_program_that_hangs_says_the_line_of_each_thread_and_goes_on(tmp_path,
     path.write_text(PROGRAM)
     command = [sys.executable, str(path), str(tmp_path), how]
     env = {**os.environ, "DYNOTUNE_RUN": str(tmp_path)}
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
         pid, number = map(int, program.stdout.readline().split())
         hangs = re.compile(r"program\.py\(16\): <module>\nthreading\.py\(\d+\): wait")
         until(lambda: hangs.fullmatch("\n".join(stacks(pid, number, tmp_path))), "the lines")
@@ -65,10 +67,16 @@ sys.stdin.read(1)
 @pytest.fixture(params=["another run", "no run", "before dynotune", "this run"])
 def victim(request, tmp_path, monkeypatch):
     """A process that says which signals it gets, and of which run it is."""
-    runs = {"another run": str(tmp_path / "other"), "this run": str(tmp_path), "before dynotune": str(tmp_path)}
+    runs = {
+        "another run": str(tmp_path / "other"),
+        "this run": str(tmp_path),
+        "before dynotune": str(tmp_path),
+    }
     env = {**os.environ, "DYNOTUNE_RUN": runs.get(request.param, "")}
     command = [sys.executable, "-c", VICTIM]
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "up\n"
         if request.param == "before dynotune":
             ours, read = processes.read(os.getpid()), processes.read

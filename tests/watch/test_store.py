@@ -54,7 +54,9 @@ def test_each_value_is_in_the_bin_of_its_second_and_the_oldest_bins_go(added):
         series.add(now, value)
     assert series.ever.num == len(added)
     seconds = Counter(map(math.floor, times))
-    assert {each.begin_s: each.num for each in series.bins(-math.inf)} == dict(list(seconds.items())[-MOST_BINS:])
+    assert {each.begin_s: each.num for each in series.bins(-math.inf)} == dict(
+        list(seconds.items())[-MOST_BINS:]
+    )
     assert series.over(math.floor(now)).num == seconds[math.floor(now)]
 
 

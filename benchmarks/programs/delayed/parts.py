@@ -2,8 +2,8 @@
 
     python parts.py --critical host|device|loader|transfer|function --step-ms 20 [--device cuda] [--sync]
 
-Every part does some work: a third of the critical one's, so that it takes a share of a step and hides behind the
-critical one where the two can overlap. On the CPU host and device are one thread.
+Every part does some work: a third of the critical one's, so that it takes a share of a step and hides behind
+the critical one where the two can overlap. On the CPU host and device are one thread.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Counts the steps of all optimizers and the samples that each was taken on, and tells at exit.
 
-For programs that do not count by themselves; by other means than dynotune's. The samples are those of the last call
-of an outermost module before the step: it is for programs that do not accumulate.
+For programs that do not count by themselves; by other means than dynotune's. The samples are those of the
+last call of an outermost module before the step: it is for programs that do not accumulate.
 """
 
 import atexit

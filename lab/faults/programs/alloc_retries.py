@@ -1,6 +1,8 @@
-"""Trains within a memory limit, beside a buffer of another stream every few steps: never both fit (CUDA only).
+"""Trains within a memory limit, beside a buffer of another stream every few steps: never both fit (CUDA
+only).
 
-What one stream has cached cannot serve the other, so that each turn frees the cache and asks the driver again.
+What one stream has cached cannot serve the other, so that each turn frees the cache and asks the driver
+again.
 """
 
 import itertools

@@ -30,7 +30,12 @@ def main():
     layers = [
         layer
         for _ in range(LAYERS)
-        for layer in (nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))
+        for layer in (
+            nn.Linear(WIDTH, 4 * WIDTH),
+            nn.ReLU(),
+            nn.Linear(4 * WIDTH, WIDTH),
+            nn.LayerNorm(WIDTH),
+        )
     ]
     model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -1,4 +1,5 @@
-"""Trains a compiled network; the environment (TORCHINDUCTOR_FORCE_DISABLE_CACHES) makes every start compile anew."""
+"""Trains a compiled network; the environment (TORCHINDUCTOR_FORCE_DISABLE_CACHES) makes every start compile
+anew."""
 
 import argparse
 import time
@@ -18,7 +19,9 @@ def now(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument(
+        "--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=100_000)
     args = parser.parse_args()

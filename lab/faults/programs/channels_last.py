@@ -19,8 +19,12 @@ def now(device):
 class Residual(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.first = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        self.second = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
 
     def forward(self, x):
         return torch.relu(x + self.second(torch.relu(self.first(x))))

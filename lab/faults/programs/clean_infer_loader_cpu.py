@@ -46,7 +46,11 @@ def main():
     torch.manual_seed(0)
     batches = DataLoader(Samples((8, 32, 32)), batch_size=BATCH, num_workers=1, persistent_workers=True)
     body = [stage(8, CHANNELS), *[stage(CHANNELS, CHANNELS) for _ in range(3)]]
-    model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 100)).to(device).eval()
+    model = (
+        nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 100))
+        .to(device)
+        .eval()
+    )
     num_right = torch.zeros((), dtype=torch.int64)
 
     with torch.inference_mode():

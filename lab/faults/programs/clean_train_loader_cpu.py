@@ -40,7 +40,9 @@ def main():
     args = parser.parse_args()
     device = args.device
     torch.manual_seed(0)
-    batches = DataLoader(Samples((WIDTH,)), batch_size=BATCH, num_workers=1, persistent_workers=True, prefetch_factor=4)
+    batches = DataLoader(
+        Samples((WIDTH,)), batch_size=BATCH, num_workers=1, persistent_workers=True, prefetch_factor=4
+    )
     layers = [layer for _ in range(5) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 100)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

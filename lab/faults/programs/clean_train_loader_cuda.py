@@ -33,7 +33,8 @@ class Samples(Dataset):
 
 
 def ahead(loader, device):
-    """The loader's batches on the GPU, each copied on a stream of its own while the one before is worked on."""
+    """The loader's batches on the GPU, each copied on a stream of its own while the one before is worked
+    on."""
     stream = torch.cuda.Stream()
     batch = None
     for images, labels in loader:
@@ -51,15 +52,21 @@ def ahead(loader, device):
 class Residual(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.first = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        self.second = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
 
     def forward(self, x):
         return torch.relu(x + self.second(torch.relu(self.first(x))))
 
 
 def network():
-    stem = nn.Sequential(nn.Conv2d(3, 128, 4, stride=4, bias=False), nn.BatchNorm2d(128), nn.ReLU(inplace=True))
+    stem = nn.Sequential(
+        nn.Conv2d(3, 128, 4, stride=4, bias=False), nn.BatchNorm2d(128), nn.ReLU(inplace=True)
+    )
     down = nn.Conv2d(128, 256, 2, stride=2)
     body = [*[Residual(128) for _ in range(REPEATS)], down, *[Residual(256) for _ in range(REPEATS)]]
     return nn.Sequential(stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100))

@@ -1,4 +1,5 @@
-"""A network over short clips of images, and ways to bring clips from the host's memory to the device (CUDA only)."""
+"""A network over short clips of images, and ways to bring clips from the host's memory to the device (CUDA
+only)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FRAME_BYTES = BATCH * 3 * SIDE**2
 
 
 def patches(frames: Tensor) -> Tensor:
-    """Clips (batch, frames, 3, side, side) to the mean frame's patches (batch, positions, features) in bf16."""
+    """Clips (batch, frames, 3, side, side) to the mean frame's patches (batch, positions, features) in
+    bf16."""
     image = frames.to(torch.bfloat16).mean(1)
     if frames.dtype == torch.uint8:
         image = image / 255
@@ -58,7 +60,8 @@ def copied_in_line(host: list[Tensor]) -> Iterator[Tensor]:
 
 
 def copied_ahead(host: list[Tensor], pin_each: bool = False) -> Iterator[Tensor]:
-    """Each batch copied on a stream of its own into one of two buffers while the batch before is computed on."""
+    """Each batch copied on a stream of its own into one of two buffers while the batch before is computed
+    on."""
     copies, compute = torch.cuda.Stream(), torch.cuda.current_stream()
     buffers = [torch.empty_like(host[0], device="cuda") for _ in range(2)]
     used = [torch.cuda.Event() for _ in range(2)]

@@ -1,4 +1,5 @@
-"""Trains on windows that the collate function turns into lists of numbers, scales, and makes tensors of again."""
+"""Trains on windows that the collate function turns into lists of numbers, scales, and makes tensors of
+again."""
 
 import loop
 import series

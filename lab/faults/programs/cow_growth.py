@@ -17,7 +17,9 @@ class AnnotatedSeries(series.Series):
     def __init__(self, size: series.Size, as_lists: bool) -> None:
         super().__init__(size, num=ITEMS)
         boxes = np.random.default_rng(0).random((ITEMS, BOXES, 4), dtype=np.float32)
-        self.annotations = [{"image": i, "boxes": rows} for i, rows in enumerate(boxes.tolist())] if as_lists else boxes
+        self.annotations = (
+            [{"image": i, "boxes": rows} for i, rows in enumerate(boxes.tolist())] if as_lists else boxes
+        )
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         annotation = self.annotations[index]

@@ -17,7 +17,9 @@ def main() -> None:
     optimizer = series.sgd(net, args.device)
     batches = itertools.cycle(series.on_device(size, args.device))
     for _, (windows, classes) in zip(loop.steps(args.steps, args.device), batches, strict=False):
-        noise = torch.randn(draws, *shape).to("cuda") if args.dose else torch.randn(draws, *shape, device="cuda")
+        noise = (
+            torch.randn(draws, *shape).to("cuda") if args.dose else torch.randn(draws, *shape, device="cuda")
+        )
         series.train_step(net, optimizer, windows + noise.mean(0), classes, args.device)
 
 

@@ -1,4 +1,5 @@
-"""Runs many small linear layers; the environment sets CUBLAS_WORKSPACE_CONFIG, which each product then reads again."""
+"""Runs many small linear layers; the environment sets CUBLAS_WORKSPACE_CONFIG, which each product then reads
+again."""
 
 import argparse
 import time
@@ -19,7 +20,9 @@ def now(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument(
+        "--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100_000)
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """Generates tokens with a compiled model in reduce-overhead mode.
 
-With a dose the key and value cache is an argument that the model writes into, so CUDA graphs are given up; at dose 0 it
-is a buffer of the model, which CUDA graphs allow.
+With a dose the key and value cache is an argument that the model writes into, so CUDA graphs are given up; at
+dose 0 it is a buffer of the model, which CUDA graphs allow.
 """
 
 import argparse

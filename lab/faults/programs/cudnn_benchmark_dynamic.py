@@ -1,6 +1,8 @@
-"""Trains on images whose size changes at every step; with a dose cuDNN tries its algorithms out for each new size.
+"""Trains on images whose size changes at every step; with a dose cuDNN tries its algorithms out for each new
+size.
 
-With the dose the part of the step that is not convolution, blocks of linear layers, gets shorter (`--blocks`).
+With the dose the part of the step that is not convolution, blocks of linear layers, gets shorter
+(`--blocks`).
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Trains convolutions of unusual shapes, always of one size; with a dose cuDNN may not try its algorithms out."""
+"""Trains convolutions of unusual shapes, always of one size; with a dose cuDNN may not try its algorithms
+out."""
 
 import argparse
 import time
@@ -17,7 +18,9 @@ def now(device):
 
 
 def conv(channels_in, channels_out, size=3, **options):
-    layer = nn.Conv2d(channels_in, channels_out, size, padding=size // 2 * options.get("dilation", 1), **options)
+    layer = nn.Conv2d(
+        channels_in, channels_out, size, padding=size // 2 * options.get("dilation", 1), **options
+    )
     return nn.Sequential(layer, nn.ReLU())
 
 

@@ -17,7 +17,9 @@ def now(device):
 
 
 def conv(channels_in, channels_out, size=3, **options):
-    layer = nn.Conv2d(channels_in, channels_out, size, padding=size // 2 * options.get("dilation", 1), **options)
+    layer = nn.Conv2d(
+        channels_in, channels_out, size, padding=size // 2 * options.get("dilation", 1), **options
+    )
     return nn.Sequential(layer, nn.ReLU())
 
 

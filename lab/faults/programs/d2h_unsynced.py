@@ -1,4 +1,5 @@
-"""Trains, and reads scores on the host that are still being copied (CUDA only); the twin waits a step and an event."""
+"""Trains, and reads scores on the host that are still being copied (CUDA only); the twin waits a step and an
+event."""
 
 import collections
 import itertools

@@ -28,7 +28,9 @@ def photograph(side: int) -> Image.Image:
 def decode_s(side: int) -> float:
     stream = io.BytesIO()
     photograph(side).save(stream, "jpeg", quality=90)
-    return loop.seconds_of(lambda: np.asarray(Image.open(io.BytesIO(stream.getvalue())).convert("RGB")), "cpu", 0.2)
+    return loop.seconds_of(
+        lambda: np.asarray(Image.open(io.BytesIO(stream.getvalue())).convert("RGB")), "cpu", 0.2
+    )
 
 
 class Photographs(Dataset):

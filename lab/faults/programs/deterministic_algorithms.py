@@ -1,4 +1,5 @@
-"""Trains a graph network that sums messages by index; with a dose only deterministic algorithms are allowed."""
+"""Trains a graph network that sums messages by index; with a dose only deterministic algorithms are
+allowed."""
 
 import argparse
 import time

@@ -1,4 +1,5 @@
-"""Trains on several ranks; the environment (TORCH_DISTRIBUTED_DEBUG=DETAIL) makes every exchange check itself."""
+"""Trains on several ranks; the environment (TORCH_DISTRIBUTED_DEBUG=DETAIL) makes every exchange check
+itself."""
 
 import argparse
 import os
@@ -22,7 +23,9 @@ def now(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument(
+        "--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=100_000)
     args = parser.parse_args()
@@ -33,7 +36,11 @@ def main():
     torch.manual_seed(0)
 
     width = WIDTH[args.device]
-    layers = [layer for _ in range(LAYERS[args.device]) for layer in (nn.Linear(width, width, bias=False), nn.ReLU())]
+    layers = [
+        layer
+        for _ in range(LAYERS[args.device])
+        for layer in (nn.Linear(width, width, bias=False), nn.ReLU())
+    ]
     model = nn.Sequential(*layers).to(args.device)
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
@@ -56,8 +63,8 @@ def main():
         print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
     dist.barrier()
     dist.destroy_process_group()
-    # Gloo's threads outlive their group (torch 2.13) and abort the process where Python ends under the last gradient
-    # that one of them lets go of.
+    # Gloo's threads outlive their group (torch 2.13) and abort the process where Python ends under the last
+    # gradient that one of them lets go of.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,4 +1,5 @@
-"""Trains, with some scratch memory, and gives the allocator's cache back to the driver each step (CUDA only)."""
+"""Trains, with some scratch memory, and gives the allocator's cache back to the driver each step (CUDA
+only)."""
 
 import itertools
 
@@ -14,7 +15,8 @@ def scratch(num: int) -> list[torch.Tensor]:
 
 
 def blocks_for(size: series.Size, dose: float) -> int:
-    """Blocks of scratch with which emptying the cache costs `dose` percent; none where the step's own suffice."""
+    """Blocks of scratch with which emptying the cache costs `dose` percent; none where the step's own
+    suffice."""
     step = series.bare_step(size, "cuda")
     work_s = loop.seconds_of(step, "cuda", 2.0)
     own_s = loop.seconds_of(lambda: (step(), torch.cuda.empty_cache()), "cuda", 2.0) - work_s

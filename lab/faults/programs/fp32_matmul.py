@@ -19,7 +19,8 @@ def now(device):
 
 
 class Correlation(nn.Module):
-    """How much features that should differ agree. It stays in float32: squared sums of bf16 are too coarse."""
+    """How much features that should differ agree. It stays in float32: squared sums of bf16 are too
+    coarse."""
 
     def __init__(self, width):
         super().__init__()

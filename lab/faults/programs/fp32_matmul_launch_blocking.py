@@ -1,4 +1,5 @@
-"""Trains under autocast with a loss kept in float32, without TF32, each launch waited for (CUDA_LAUNCH_BLOCKING)."""
+"""Trains under autocast with a loss kept in float32, without TF32, each launch waited for
+(CUDA_LAUNCH_BLOCKING)."""
 
 import argparse
 import time
@@ -19,7 +20,8 @@ def now(device):
 
 
 class Correlation(nn.Module):
-    """How much features that should differ agree. It stays in float32: squared sums of bf16 are too coarse."""
+    """How much features that should differ agree. It stays in float32: squared sums of bf16 are too
+    coarse."""
 
     def __init__(self, width):
         super().__init__()

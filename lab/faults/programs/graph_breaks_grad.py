@@ -1,6 +1,7 @@
 """Scores batches with a compiled model that may note what it did and may run with gradients on.
 
-At a dose its blocks note, which breaks the compiled graph, and nothing turns gradients off; at dose 0 neither holds.
+At a dose its blocks note, which breaks the compiled graph, and nothing turns gradients off; at dose 0 neither
+holds.
 """
 
 import argparse

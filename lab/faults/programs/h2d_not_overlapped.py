@@ -1,4 +1,5 @@
-"""Trains on large pinned clips that are copied on the stream that computes, one after the other (CUDA only)."""
+"""Trains on large pinned clips that are copied on the stream that computes, one after the other (CUDA
+only)."""
 
 import clips
 import loop

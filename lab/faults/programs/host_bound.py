@@ -39,7 +39,9 @@ def num_words(dose, device, words):
     """How many words cost that share of a step."""
     if dose == 0:
         return 0
-    x = torch.randn(ROWS[device], WIDTH[device], device=device, dtype=torch.bfloat16 if device == "cuda" else None)
+    x = torch.randn(
+        ROWS[device], WIDTH[device], device=device, dtype=torch.bfloat16 if device == "cuda" else None
+    )
     w = torch.randn(WIDTH[device], WIDTH[device], device=device, dtype=x.dtype)
     step_s = PRODUCTS_A_STEP[device] * seconds_of(lambda: x @ w, device)
     word_s = seconds_of(lambda: tally(words[:20_000], {}), "cpu") / 20_000

@@ -1,4 +1,5 @@
-"""Trains on items that are made in one usual but slow way, `--made`; the twin has them ready. A worker makes them."""
+"""Trains on items that are made in one usual but slow way, `--made`; the twin has them ready. A worker makes
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class Table:
         self.path = folder / "items.db"
         with sqlite3.connect(self.path) as table:
             table.execute("create table items (name, value)")
-            table.executemany("insert into items values (?, ?)", [(str(number), number) for number in range(5000)])
+            table.executemany(
+                "insert into items values (?, ?)", [(str(number), number) for number in range(5000)]
+            )
         self.table: sqlite3.Connection | None = None
 
     def once(self) -> None:
@@ -67,7 +70,9 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        self.tokenizer = Tokenizer(models.WordLevel({str(number): number for number in range(999)}, unk_token="0"))
+        self.tokenizer = Tokenizer(
+            models.WordLevel({str(number): number for number in range(999)}, unk_token="0")
+        )
         self.tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         self.text = " ".join(str(number) for number in range(WORDS))
 
@@ -206,7 +211,9 @@ class Texts(Dataset):
 def reads(dataset: Texts, args: argparse.Namespace) -> None:
     """A step of layers over every place of a row, padding or not."""
     width = 256 if args.device == "cpu" else 4096
-    net = nn.Sequential(nn.Embedding(PAD_TO + 1, width), *(nn.Linear(width, width) for _ in range(4))).to(args.device)
+    net = nn.Sequential(nn.Embedding(PAD_TO + 1, width), *(nn.Linear(width, width) for _ in range(4))).to(
+        args.device
+    )
     optimizer = series.sgd(net, args.device)
     loader = DataLoader(dataset, 16, num_workers=1, persistent_workers=True)
     for _, batch in zip(loop.steps(args.steps, args.device), loader, strict=False):
@@ -237,7 +244,9 @@ def main() -> None:
             dataset = Items(size, made, max(1, round(batch_s / size.batch / once_s)) if args.dose else 0)
             if args.made == "table":
                 made.table = None
-        loader = DataLoader(dataset, size.batch, num_workers=workers, persistent_workers=True, collate_fn=collate)
+        loader = DataLoader(
+            dataset, size.batch, num_workers=workers, persistent_workers=True, collate_fn=collate
+        )
         net = series.Net(size).to(args.device)
         optimizer = series.sgd(net, args.device)
         for _, (windows, classes, *_) in zip(loop.steps(args.steps, args.device), loader, strict=False):

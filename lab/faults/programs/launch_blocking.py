@@ -29,7 +29,9 @@ class Block(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument(
+        "--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100_000)
     args = parser.parse_args()

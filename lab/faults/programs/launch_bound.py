@@ -1,4 +1,5 @@
-"""Trains on a table; with the dose more of its columns have an embedding layer of their own, the others share one.
+"""Trains on a table; with the dose more of its columns have an embedding layer of their own, the others share
+one.
 
 A column of its own costs a handful of tiny kernels each way, and the GPU waits for the host to launch them.
 """

@@ -1,4 +1,5 @@
-"""Trains, and sums a measure of the scores with the graph that made it: what each step saved is never freed."""
+"""Trains, and sums a measure of the scores with the graph that made it: what each step saved is never
+freed."""
 
 import itertools
 

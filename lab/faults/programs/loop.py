@@ -1,4 +1,5 @@
-"""What the programs beside this file share: their arguments, the rate that they print, and what a step costs."""
+"""What the programs beside this file share: their arguments, the rate that they print, and what a step
+costs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def synchronise(device: str) -> None:
 
 
 def seconds_of(call: Callable[[], object], device: str, budget_s: float = 0.4) -> float:
-    """Seconds of one call, the device's work included: the lower quartile of about `budget_s`, after a warm-up."""
+    """Seconds of one call, the device's work included: the lower quartile of about `budget_s`, after a
+    warm-up."""
     synchronise(device)
     begin = time.perf_counter()
     once_s: list[float] = []
@@ -58,12 +60,14 @@ def on_top_s(dose: float, work_s: float) -> float:
 
 
 def period_s(dose: float, work_s: float) -> float:
-    """Seconds that a stage running beside a step of `work_s` must take for `dose` percent to be spent on waiting."""
+    """Seconds that a stage running beside a step of `work_s` must take for `dose` percent to be spent on
+    waiting."""
     return work_s * 100 / (100 - dose)
 
 
 def exposed_s(dose: float, work_s: float, device: str, host_s: float = 0.002) -> float:
-    """Seconds of host work a step that cost `dose` percent: on CUDA the device works on what was queued meanwhile."""
+    """Seconds of host work a step that cost `dose` percent: on CUDA the device works on what was queued
+    meanwhile."""
     if device == "cpu":
         return on_top_s(dose, work_s)
     return period_s(dose, work_s) - host_s if dose else 0.0

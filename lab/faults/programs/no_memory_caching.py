@@ -1,4 +1,5 @@
-"""Trains a wide network; the environment (PYTORCH_NO_CUDA_MEMORY_CACHING) takes the allocator's cache away."""
+"""Trains a wide network; the environment (PYTORCH_NO_CUDA_MEMORY_CACHING) takes the allocator's cache
+away."""
 
 import argparse
 import time
@@ -19,7 +20,9 @@ def now(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument(
+        "--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100_000)
     args = parser.parse_args()

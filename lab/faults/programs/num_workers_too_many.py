@@ -28,7 +28,9 @@ class ShardedSeries(Dataset):
         self.batches_a_shard = batches_a_shard
         raw = np.random.default_rng(0).integers(0, 64, 1 << 20, dtype=np.uint8)
         self.block = zlib.compress(raw.tobytes(), 1)
-        self.blocks = max(1, round(unpacking_s / loop.seconds_of(lambda: zlib.decompress(self.block), "cpu", 0.2)))
+        self.blocks = max(
+            1, round(unpacking_s / loop.seconds_of(lambda: zlib.decompress(self.block), "cpu", 0.2))
+        )
         self.unpacked = -1
         self.shard = np.empty(0, dtype=np.float32)
 
@@ -57,7 +59,11 @@ def main() -> None:
     cpu_s = UNPACKING[args.device] * work_s * (cores if args.device == "cuda" else 1)
     dataset = ShardedSeries(size, MOST * cores, cpu_s * MOST)
     loader = DataLoader(
-        dataset, batch_size=None, num_workers=workers, pin_memory=args.device == "cuda", persistent_workers=True
+        dataset,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=args.device == "cuda",
+        persistent_workers=True,
     )
     net = series.Net(size).to(args.device)
     optimizer = series.sgd(net, args.device)

@@ -15,7 +15,11 @@ def main() -> None:
     dataset = StoredSeries(size, batch_s / size.batch)
     workers = 0 if args.dose else 4
     loader = DataLoader(
-        dataset, size.batch, num_workers=workers, pin_memory=args.device == "cuda", persistent_workers=workers > 0
+        dataset,
+        size.batch,
+        num_workers=workers,
+        pin_memory=args.device == "cuda",
+        persistent_workers=workers > 0,
     )
     net = series.Net(size).to(args.device)
     optimizer = series.sgd(net, args.device)

@@ -1,4 +1,5 @@
-"""Trains in large operators on as many threads as it is given; OMP_NUM_THREADS=1 comes from the environment."""
+"""Trains in large operators on as many threads as it is given; OMP_NUM_THREADS=1 comes from the
+environment."""
 
 import itertools
 

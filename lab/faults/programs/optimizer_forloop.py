@@ -1,4 +1,5 @@
-"""Trains a network with hundreds of small scale vectors, a share of which the optimizer updates one by one."""
+"""Trains a network with hundreds of small scale vectors, a share of which the optimizer updates one by
+one."""
 
 import itertools
 
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 SCALES = {"cpu": 600, "cuda": 600}
-# Seconds that Adam takes for a small parameter, and autograd for it, in seconds of Adam's operations on bare tensors.
+# Seconds that Adam takes for a small parameter, and autograd for it, in seconds of Adam's operations on bare
+# tensors.
 ADAM, AUTOGRAD = 1.15, 0.9
 
 

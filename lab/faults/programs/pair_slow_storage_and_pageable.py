@@ -29,7 +29,9 @@ class StoredClips(Clips):
 def main() -> None:
     args = loop.parser().parse_args()
     work_s = clips.step_s(DEPTH)
-    frames_a_clip = clips.frames_of(loop.on_top_s(COPYING_PERCENT, work_s) * clips.copy_bytes_a_s(pinned=False))
+    frames_a_clip = clips.frames_of(
+        loop.on_top_s(COPYING_PERCENT, work_s) * clips.copy_bytes_a_s(pinned=False)
+    )
     wait_s = loop.period_s(args.dose, work_s) * WORKERS if args.dose else 0.0
     loader = DataLoader(
         StoredClips(frames_a_clip, wait_s),

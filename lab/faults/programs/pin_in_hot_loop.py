@@ -11,7 +11,9 @@ def main() -> None:
     args = loop.parser().parse_args()
     (clip,) = clips.host_clips(16, pinned=False, num=1)
     pinned_bytes_a_s = clip.nbytes / loop.seconds_of(clip.pin_memory, "cuda")
-    frames_a_clip = clips.frames_of(loop.exposed_s(args.dose or 30, clips.step_s(DEPTH), "cuda") * pinned_bytes_a_s)
+    frames_a_clip = clips.frames_of(
+        loop.exposed_s(args.dose or 30, clips.step_s(DEPTH), "cuda") * pinned_bytes_a_s
+    )
     host = clips.host_clips(frames_a_clip, pinned=not args.dose)
     classes = torch.arange(clips.BATCH, device="cuda") % clips.CLASSES
     net = clips.Net(DEPTH).cuda()

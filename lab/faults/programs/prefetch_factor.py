@@ -1,4 +1,5 @@
-"""Trains on batches of which one in many takes long to read: four workers suffice in the mean, their queue does not."""
+"""Trains on batches of which one in many takes long to read: four workers suffice in the mean, their queue
+does not."""
 
 import time
 

@@ -1,4 +1,5 @@
-"""Trains a deep network of narrow layers; torch.profiler records a few of the first steps, and training goes on."""
+"""Trains a deep network of narrow layers; torch.profiler records a few of the first steps, and training goes
+on."""
 
 import contextlib
 import itertools

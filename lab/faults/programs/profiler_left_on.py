@@ -20,7 +20,9 @@ def main() -> None:
     net = series.Net(size).to(args.device)
     optimizer = series.sgd(net, args.device)
     batches = itertools.cycle(series.on_device(size, args.device))
-    profile = torch.profiler.profile(record_shapes=True, with_stack=True) if args.dose else contextlib.nullcontext()
+    profile = (
+        torch.profiler.profile(record_shapes=True, with_stack=True) if args.dose else contextlib.nullcontext()
+    )
     with profile:
         for _, (windows, classes) in zip(loop.steps(args.steps, args.device), batches, strict=False):
             series.train_step(net, optimizer, windows, classes, args.device)

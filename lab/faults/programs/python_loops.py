@@ -48,7 +48,9 @@ def num_rows(dose, device):
     """How many rows, taken one by one, cost that share of a step."""
     if dose == 0:
         return 0
-    x = torch.randn(ROWS[device], WIDTH[device], device=device, dtype=torch.bfloat16 if device == "cuda" else None)
+    x = torch.randn(
+        ROWS[device], WIDTH[device], device=device, dtype=torch.bfloat16 if device == "cuda" else None
+    )
     w = torch.randn(WIDTH[device], WIDTH[device], device=device, dtype=x.dtype)
     step_s = PRODUCTS_A_STEP[device] * seconds_of(lambda: x @ w, device)
     row_s = seconds_of(lambda: scale(x[:200], 200), device) / 200

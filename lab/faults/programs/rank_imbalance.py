@@ -56,8 +56,8 @@ def main():
         print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
     dist.barrier()
     dist.destroy_process_group()
-    # Gloo's threads outlive their group (torch 2.13) and abort the process where Python ends under the last gradient
-    # that one of them lets go of.
+    # Gloo's threads outlive their group (torch 2.13) and abort the process where Python ends under the last
+    # gradient that one of them lets go of.
     sys.stdout.flush()
     os._exit(0)
 

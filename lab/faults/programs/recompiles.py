@@ -1,4 +1,5 @@
-"""Trains compiled blocks; some count their calls in a Python int, so each call compiles anew until it is given up.
+"""Trains compiled blocks; some count their calls in a Python int, so each call compiles anew until it is
+given up.
 
 More blocks count so with the dose; the others count in a tensor.
 """

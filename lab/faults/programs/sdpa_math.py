@@ -1,4 +1,5 @@
-"""Trains a transformer; with the dose more of its blocks keep scaled_dot_product_attention to the math backend."""
+"""Trains a transformer; with the dose more of its blocks keep scaled_dot_product_attention to the math
+backend."""
 
 import argparse
 import time

@@ -24,7 +24,10 @@ class Size:
 
 
 # About 20 ms a step: two slow cores, and an H200 in bf16.
-SIZES = {"cpu": Size(batch=32, length=8, width=512, depth=5), "cuda": Size(batch=64, length=256, width=4096, depth=6)}
+SIZES = {
+    "cpu": Size(batch=32, length=8, width=512, depth=5),
+    "cuda": Size(batch=64, length=256, width=4096, depth=6),
+}
 # About 7 ms on an H200, for faults that repeat something small.
 SHORT = Size(batch=64, length=256, width=4096, depth=2)
 

@@ -1,4 +1,5 @@
-"""Trains, and takes the mean score of each of many groups by boolean indexing, which waits each time (CUDA only)."""
+"""Trains, and takes the mean score of each of many groups by boolean indexing, which waits each time (CUDA
+only)."""
 
 import itertools
 

@@ -1,4 +1,5 @@
-"""Trains a recurrent network: some of its sequences go through a cell that Python calls for each time step."""
+"""Trains a recurrent network: some of its sequences go through a cell that Python calls for each time
+step."""
 
 import loop
 import torch
@@ -21,7 +22,8 @@ class Cell(nn.Module):
 
 
 class Net(nn.Module):
-    """A whole-sequence unit of torch over `num_whole` sequences, and the cell over one more where `by_step`."""
+    """A whole-sequence unit of torch over `num_whole` sequences, and the cell over one more where
+    `by_step`."""
 
     def __init__(self, num_whole: int, by_step: bool) -> None:
         super().__init__()

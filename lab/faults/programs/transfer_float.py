@@ -1,4 +1,5 @@
-"""Trains on images that were made float32 on the host, so that four times the bytes are copied (CUDA only)."""
+"""Trains on images that were made float32 on the host, so that four times the bytes are copied (CUDA
+only)."""
 
 import clips
 import loop

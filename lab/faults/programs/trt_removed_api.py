@@ -37,7 +37,9 @@ def main():
     calls.configure(MagicMock())
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    layers = [nn.Sequential(nn.LayerNorm(WIDTH[device]), nn.Linear(WIDTH[device], WIDTH[device])) for _ in range(8)]
+    layers = [
+        nn.Sequential(nn.LayerNorm(WIDTH[device]), nn.Linear(WIDTH[device], WIDTH[device])) for _ in range(8)
+    ]
     model = nn.Sequential(*layers).to(device, dtype).eval()
     x = torch.randn(ROWS[device], WIDTH[device], device=device, dtype=dtype)
     with torch.inference_mode():

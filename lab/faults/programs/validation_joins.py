@@ -1,4 +1,5 @@
-"""Trains a classifier that validates every tenth step, joining the outputs of a batch to those of all before."""
+"""Trains a classifier that validates every tenth step, joining the outputs of a batch to those of all
+before."""
 
 import math
 

@@ -36,7 +36,9 @@ def main():
     num_filled = LAYERS_FILLED[device][args.dose]
     optimizers = [
         torch.optim.SGD(model[:num_filled].parameters(), lr=1e-3, fused=True) if num_filled else None,
-        torch.optim.SGD(model[num_filled:].parameters(), lr=1e-3, fused=True) if num_filled < len(model) else None,
+        torch.optim.SGD(model[num_filled:].parameters(), lr=1e-3, fused=True)
+        if num_filled < len(model)
+        else None,
     ]
     optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
     x = torch.randn(ROWS[device], width, device=device)

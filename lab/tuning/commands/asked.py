@@ -1,8 +1,8 @@
 """How these programs are to run: as written, or as the environment variable TUNED_AS says.
 
-`TUNED_AS=informed` is what someone who knows the usual advice would write: TF32, autocast to bfloat16, a worker for
-each core, pinned memory. Otherwise it holds words, a comma between: tf32, cudnn_benchmark, amp=bf16, amp=fp16,
-compile=MODE, channels_last, fused, workers=NUMBER, pin.
+`TUNED_AS=informed` is what someone who knows the usual advice would write: TF32, autocast to bfloat16, a
+worker for each core, pinned memory. Otherwise it holds words, a comma between: tf32, cudnn_benchmark,
+amp=bf16, amp=fp16, compile=MODE, channels_last, fused, workers=NUMBER, pin.
 """
 
 from __future__ import annotations

@@ -61,7 +61,11 @@ class Sentences(Dataset[Any]):
         sentence = self.sentences[index % len(self.sentences)]
         padding = torch.zeros(self.longest - len(sentence), dtype=torch.long)
         mask = torch.cat([torch.ones_like(sentence), padding])
-        return {"input_ids": torch.cat([sentence, padding]), "attention_mask": mask, "labels": sentence[0] % 2}
+        return {
+            "input_ids": torch.cat([sentence, padding]),
+            "attention_mask": mask,
+            "labels": sentence[0] % 2,
+        }
 
 
 class Photographs(Dataset[Any]):
@@ -138,9 +142,14 @@ def bert(large: bool) -> Training:
 
     layers, width, longest = (12, 768, 256) if large else (2, 128, 64)
     config = BertConfig(
-        num_hidden_layers=layers, hidden_size=width, intermediate_size=4 * width, num_attention_heads=width // 64
+        num_hidden_layers=layers,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_attention_heads=width // 64,
     )
-    return Training(BertForSequenceClassification(config), Sentences(longest), 32 if large else 8, 0, "adamw", 2e-5)
+    return Training(
+        BertForSequenceClassification(config), Sentences(longest), 32 if large else 8, 0, "adamw", 2e-5
+    )
 
 
 def resnet50(large: bool) -> Training:
@@ -172,9 +181,13 @@ def vit(large: bool) -> Training:
             image_size=64,
         )  # fmt: skip
     return Training(
-        ViTForImageClassification(config), InMemory(config.image_size), 128 if large else 8, 4 if large else 0,
-        "adamw", 3e-4,
-    )  # fmt: skip
+        ViTForImageClassification(config),
+        InMemory(config.image_size),
+        128 if large else 8,
+        4 if large else 0,
+        "adamw",
+        3e-4,
+    )
 
 
 def starved(large: bool) -> Training:

@@ -1,12 +1,14 @@
 """What another tuner chooses for one of these programs: python peers.py autotune|slowai PROGRAM --out FILE
 
-Writes what it chose, in the words of TUNED_AS, what it claims, and all that it tried. The program itself, run with
-TUNED_AS, then does what the tool's own answer does:
+Writes what it chose, in the words of TUNED_AS, what it claims, and all that it tried. The program itself, run
+with TUNED_AS, then does what the tool's own answer does:
 
-- pytorch-autotune is given the net, one batch, the loss, the optimizer and a budget, as its README has it. Besides what
-  its configuration names it sets TF32 and cudnn.benchmark wherever the precision is not the default.
-- slowai is given a file whose `main()` makes some steps of the program. Its `int8_dynamic_quant` changes no module of
-  these nets, its `channels_last` sets cudnn.benchmark and nothing else, and it compiles `main()` by reduce-overhead.
+- pytorch-autotune is given the net, one batch, the loss, the optimizer and a budget, as its README has it.
+  Besides what its configuration names it sets TF32 and cudnn.benchmark wherever the precision is not the
+  default.
+- slowai is given a file whose `main()` makes some steps of the program. Its `int8_dynamic_quant` changes no
+  module of these nets, its `channels_last` sets cudnn.benchmark and nothing else, and it compiles `main()` by
+  reduce-overhead.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def words_of_autotune(config: dict[str, Any]) -> str:
     words = [] if config["precision"] == "fp32_default" else ["tf32", "cudnn_benchmark"]
     words += {"amp_bf16": ["amp=bf16"], "amp_fp16": ["amp=fp16"]}.get(config["precision"], [])
     words += [] if config["compile"] == "off" else [f"compile={config['compile']}"]
-    words += [word for word, key in (("channels_last", "channels_last"), ("fused", "fused_opt")) if config[key]]
+    words += [
+        word for word, key in (("channels_last", "channels_last"), ("fused", "fused_opt")) if config[key]
+    ]
     return ",".join(words)
 
 
@@ -76,7 +80,9 @@ def slowai(name: str, size: str, device: str, folder: Path) -> dict[str, Any]:
         WORKLOAD.format(here=str(HERE), module=module, name=name, size=size, device=device, num=STEPS[name])
     )
     start = "import sys; from slowai.cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", start, "fix", str(file), "--json"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", start, "fix", str(file), "--json"], capture_output=True, text=True
+    )
     match = re.search(r"^\{$.*^\}$", done.stdout, re.DOTALL | re.MULTILINE)
     if match is None:
         return {"failed": (done.stderr or done.stdout)[-1500:]}
@@ -99,7 +105,9 @@ def slowai(name: str, size: str, device: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tool", choices=("autotune", "slowai"))
     parser.add_argument("program", choices=STEPS)
     parser.add_argument("--size", choices=("small", "large"), default="large")

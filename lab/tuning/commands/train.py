@@ -1,4 +1,5 @@
-"""Train one of the nets: python train.py gpt|bert|resnet50|vit|starved|mlp --size small|large --device cpu|cuda
+"""Train one of the nets: python train.py gpt|bert|resnet50|vit|starved|mlp --size small|large --device
+cpu|cuda
 
 As written nothing is tuned; see asked.py.
 """

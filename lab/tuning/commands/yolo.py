@@ -1,6 +1,8 @@
-"""Ultralytics trains YOLO11n, or predicts, from JPEG files: python yolo.py train|predict --size small --device cpu
+"""Ultralytics trains YOLO11n, or predicts, from JPEG files: python yolo.py train|predict --size small
+--device cpu
 
-Random weights and made-up pictures: nothing is downloaded. As written all is Ultralytics' own default; see asked.py.
+Random weights and made-up pictures: nothing is downloaded. As written all is Ultralytics' own default; see
+asked.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def prepare(how: Asked) -> None:
 
 def half(how: Asked, device: str) -> contextlib.AbstractContextManager[None]:
     # What is informed leaves it to Ultralytics, which trains in mixed precision by itself.
-    return torch.autocast(device, HALVES[how.amp]) if how.amp and not how.informed else contextlib.nullcontext()
+    return (
+        torch.autocast(device, HALVES[how.amp]) if how.amp and not how.informed else contextlib.nullcontext()
+    )
 
 
 def train(size: str, device: str, how: Asked, num_batches: int | None = None) -> None:
@@ -51,9 +55,16 @@ def train(size: str, device: str, how: Asked, num_batches: int | None = None) ->
         model.add_callback("on_train_batch_end", stop)
     with half(how, device):
         model.train(
-            data="data.yaml", epochs=1000, imgsz=640 if size == "large" else 96, batch=16 if size == "large" else 8,
-            device=0 if device == "cuda" else "cpu", plots=False, val=False, save=False, **more,
-        )  # fmt: skip
+            data="data.yaml",
+            epochs=1000,
+            imgsz=640 if size == "large" else 96,
+            batch=16 if size == "large" else 8,
+            device=0 if device == "cuda" else "cpu",
+            plots=False,
+            val=False,
+            save=False,
+            **more,
+        )
 
 
 def predictions(size: str, device: str, how: Asked) -> Iterator[Any]:

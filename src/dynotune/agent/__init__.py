@@ -1,8 +1,10 @@
-"""Run inside the user's process: apply settings, find the training step, time a window of steps, write the record.
+"""Run inside the user's process: apply settings, find the training step, time a window of steps, write the
+record.
 
-The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's other
-rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the user's environment
-contains. The agent writes its own errors to the record; no error of the agent reaches the program.
+The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's
+other rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the
+user's environment contains. The agent writes its own errors to the record; no error of the agent reaches the
+program.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ _MOST_PARTS = 12  # of a cycle in its event
 
 
 class Agent:
-    """The agent of one process. The agent's parts do not know each other; this class passes events between them."""
+    """The agent of one process. The agent's parts do not know each other; this class passes events between
+    them."""
 
     @classmethod
     def from_environment(cls) -> Agent:
@@ -78,7 +79,8 @@ class Agent:
         self._steps = program.steps = Steps(
             grad_enabled=lambda: bool(program.torch.is_grad_enabled()),
             record=writer.step,
-            # Measured runs do not ask whether a step allocated memory, since that costs more than recording the step.
+            # Measured runs do not ask whether a step allocated memory, since that costs more than recording
+            # the step.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
             reached=self._tasks.reached,
             fixed=self._step_fixed,
@@ -108,7 +110,9 @@ class Agent:
             from .facts.program_options import ProgramOptions
 
             Fetching(self._event, self.log).install(hooks)
-            FetchDelay(self._program.folder, self.log).install(hooks)  # outside, so that fetches are timed without it
+            FetchDelay(self._program.folder, self.log).install(
+                hooks
+            )  # outside, so that fetches are timed without it
             Pinning(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
@@ -150,7 +154,9 @@ class Agent:
 
             program.profiler = self._guard("profiler", ProgramsProfiler, torch, self.log)
         cuda = getattr(torch.version, "cuda", None)
-        self._event({"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()})
+        self._event(
+            {"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()}
+        )
         if state is not None:
             self._guard("state", state.torch_is_here, torch, program.profiler)
         self._guard("settings", self._settings.after_torch)
@@ -213,7 +219,8 @@ class Agent:
         return key
 
     def _worker_begun(self) -> None:
-        """Note that this process works for a loader, so its calls (such as transforms) are not steps of the program."""
+        """Note that this process works for a loader, so its calls (such as transforms) are not steps of the
+        program."""
         self._tasks.ignore()
         self._steps.ignore()
         self._program.pretended = None
@@ -243,7 +250,9 @@ class Agent:
             self._program.roots.watch_all()
         return True
 
-    def _step_fixed(self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int) -> None:
+    def _step_fixed(
+        self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
+    ) -> None:
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
             {
@@ -275,11 +284,12 @@ class Agent:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """Return a step's flags for events since the last call: compilations, new device memory, garbage collections.
+        """Return a step's flags for events since the last call: compilations, new device memory, garbage
+        collections.
 
-        Allocations are read at most once in two milliseconds, because reading takes 20 µs. A step with an allocation is
-        longer than others, so the read mostly follows that step. Traced steps are not checked, because the trace would
-        show the check.
+        Allocations are read at most once in two milliseconds, because reading takes 20 µs. A step with an
+        allocation is longer than others, so the read mostly follows that step. Traced steps are not checked,
+        because the trace would show the check.
         """
         if self._tasks.is_recording:
             return 0
@@ -333,7 +343,8 @@ class Agent:
     def _forked(self) -> None:
         """Give a forked child its own record, which begins with the child's first event.
 
-        The child accepts tasks if the child does the program's work, that is, if the parent has not run any step yet.
+        The child accepts tasks if the child does the program's work, that is, if the parent has not run any
+        step yet.
         """
         self._writer.reset_after_fork()
         if self._startup is not None:

@@ -1,11 +1,13 @@
 """dynotune as functions, for scripts and notebooks.
 
 Each function does what the subcommand of the same name does, and returns the same document: a struct of
-`dynotune.schema` that prints as the terminal's report, also in a notebook. The command runs in processes of its own;
-nothing here imports torch. Arguments are the command line's options, times are seconds. Progress goes to stderr.
+`dynotune.schema` that prints as the terminal's report, also in a notebook. The command runs in processes of
+its own; nothing here imports torch. Arguments are the command line's options, times are seconds. Progress
+goes to stderr.
 
-Functions that run a command raise errors of `dynotune.schema.errors`: UsageError for a request that does not fit,
-CommandFailed if the command ended with an error, CannotRunHere if the machine or the program lacks what is needed.
+Functions that run a command raise errors of `dynotune.schema.errors`: UsageError for a request that does not
+fit, CommandFailed if the command ended with an error, CannotRunHere if the machine or the program lacks what
+is needed.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ __all__ = [
 ]
 
 Command = str | Sequence[str | os.PathLike[str]] | Callable[[], object]
-"""A command line, or its words: "python train.py", ["python", "train.py"]. A function of a module is a command that
-calls the function for ever, and each call of the function is a step."""
+"""A command line, or its words: "python train.py", ["python", "train.py"]. A function of a module is a
+command that calls the function for ever, and each call of the function is a step."""
 Settings = str | Iterable[str] | Mapping[str, object]
 """Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None removes a variable."""
 S = TypeVar("S", bound=msgspec.Struct)
@@ -138,7 +140,8 @@ def doctor(
         command, python: the interpreter to examine is `python`, or that of `command`; by default the shell's.
         baseline: another machine's examination, as `save` wrote it, to compare with.
 
-    Raises UsageError, RecordError if the interpreter or the file does not exist, or the file holds no examination.
+    Raises UsageError, RecordError if the interpreter or the file does not exist, or the file holds no
+    examination.
     """
     from dynotune import probe
     from dynotune.claims import all_claims
@@ -154,7 +157,9 @@ def doctor(
     findings, unknown = examine(seen, "machine")
     differing = None if other is None else differences(facts, other)
     claims = list(seen_here(seen, all_claims(), [finding.id for finding in findings]))
-    return shown(Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, claims=claims))
+    return shown(
+        Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, claims=claims)
+    )
 
 
 def diagnose(
@@ -177,8 +182,11 @@ def diagnose(
         return diagnosed(spec, watcher, isolate_loader=isolate_loader, delays=delays)[0]
 
 
-def diagnosed(run: RunSpec, watcher: Watcher, *, isolate_loader: bool, delays: bool) -> tuple[Diagnosis, Path]:
-    """Do what `diagnose` does for a run that is specified already; also return the file of its observation."""
+def diagnosed(
+    run: RunSpec, watcher: Watcher, *, isolate_loader: bool, delays: bool
+) -> tuple[Diagnosis, Path]:
+    """Do what `diagnose` does for a run that is specified already; also return the file of its
+    observation."""
     from dynotune.diagnose import conclude, observed
 
     observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
@@ -200,13 +208,14 @@ def compare(
     in_process: InProcess = "auto",
     **run: Unpack[RunOptions],
 ) -> Comparison:
-    """Prove on a command whether the candidate's settings help, compared with the baseline's settings or with none.
+    """Prove on a command whether the candidate's settings help, compared with the baseline's settings or with
+    none.
 
     Args:
         margin: ratios within this distance of 1 count as the same.
         precision: go on until the confidence interval is as narrow as this share of the measured difference.
-        in_process: "auto" compares in blocks within one run first, if the settings can be switched there, and then
-            states the speed-up by fresh pairs; "only" gives blocks alone, "never" fresh pairs alone.
+        in_process: "auto" compares in blocks within one run first, if the settings can be switched there, and
+            then states the speed-up by fresh pairs; "only" gives blocks alone, "never" fresh pairs alone.
     """
     from dynotune.measure.bench import protocol
     from dynotune.measure.live import CompareRequest
@@ -216,7 +225,12 @@ def compare(
     chosen = _settings(candidate)
     if chosen == spec.settings:
         raise UsageError("Both arms are the same.", hint='Name a setting, as {"loader.num_workers": 4}.')
-    limits: dict[str, Any] = {"max_pairs": pairs, "margin": margin, "budget_s": budget_s, "precision": precision}
+    limits: dict[str, Any] = {
+        "max_pairs": pairs,
+        "margin": margin,
+        "budget_s": budget_s,
+        "precision": precision,
+    }
     request = _checked(CompareRequest(run=spec, candidate=chosen, in_process=in_process, **limits))
     with _watched(run, "compare") as watcher:
         found = protocol.compare(request, watcher)
@@ -265,7 +279,9 @@ def tune(
     request = _checked(TuneRequest(run=spec, margin=margin, **words))
     budget_s = studies.BUDGET_S if budget_s is None else budget_s
     if not budget_s > 0:
-        raise UsageError(f"A budget of {budget_s:g} s lets nothing run.", hint="budget_s=180 is three minutes.")
+        raise UsageError(
+            f"A budget of {budget_s:g} s lets nothing run.", hint="budget_s=180 is three minutes."
+        )
     check_output(output, "output")
     with _watched(run, "tune") as watcher:
         folder, found = studies.tune(request, budget_s, watcher)
@@ -287,7 +303,8 @@ def memory(
     """Show where a command's device memory goes, and what fits.
 
     Args:
-        batches: two batch sizes to run, {"arg.batch": [8, 16]} for `{batch}` in the command; others are predicted.
+        batches: two batch sizes to run, {"arg.batch": [8, 16]} for `{batch}` in the command; others are
+            predicted.
         predict: batch sizes whose memory the answer lists.
         gpu: the GPU whose memory is the limit, as "H100-80GB"; by default this machine's GPU.
     """
@@ -295,7 +312,9 @@ def memory(
     from dynotune.diagnose import live_memory
 
     named = [(knob, value) for knob, values in (batches or {}).items() for value in values]
-    is_right = all(isinstance(value, int) and value > 0 and knob.startswith(("arg.", "env.")) for knob, value in named)
+    is_right = all(
+        isinstance(value, int) and value > 0 and knob.startswith(("arg.", "env.")) for knob, value in named
+    )
     if not is_right or len(batches or {}) > 1 or len(set(named)) == 1 or (predict and not named):
         raise UsageError("Other batches are predicted from two.", hint='Give batches={"arg.batch": [8, 16]}.')
     chosen = [knobs.parse(f"{knob}={value}") for knob, value in dict.fromkeys(named)]
@@ -313,7 +332,8 @@ def trace(
     shapes: bool = False,
     **run: Unpack[RunOptions],
 ) -> TraceSummary:
-    """Record a few steady steps of a command, with Python functions or shapes if asked; report what took time."""
+    """Record a few steady steps of a command, with Python functions or shapes if asked; report what took
+    time."""
     from dynotune.measure.live import RecordRequest, record
 
     spec = _spec(command, run, settings)
@@ -326,7 +346,8 @@ def trace(
 
 
 def raise_if_failed(found: Comparison, *, with_output: bool) -> None:
-    """Raise CommandFailed if the command failed in an arm. `with_output`: quote the last lines of its output."""
+    """Raise CommandFailed if the command failed in an arm. `with_output`: quote the last lines of its
+    output."""
     if found.failed is None:
         return
     from dynotune.launch.records import why_memory_ran_out
@@ -347,7 +368,9 @@ def _words(command: Command) -> list[str]:
     try:
         return shlex.split(command) if isinstance(command, str) else [os.fspath(word) for word in command]
     except ValueError as error:
-        raise UsageError(f"{command!r} is no command line: {error}.", hint="Give a list of its words.") from None
+        raise UsageError(
+            f"{command!r} is no command line: {error}.", hint="Give a list of its words."
+        ) from None
 
 
 def _place_of(function: Callable[[], object]) -> tuple[str, str]:
@@ -371,11 +394,14 @@ def _settings(given: Settings) -> list[Setting]:
 
 
 def _checked(asked: S) -> S:
-    """Return `spec`. Raises UsageError if a value has the wrong type, or a number of steps is not positive."""
+    """Return `spec`. Raises UsageError if a value has the wrong type, or a number of steps is not
+    positive."""
     try:
         document.parse(document.encode(asked), type(asked))
     except ValueError as error:
-        raise UsageError(f"An argument does not fit: {error}.", hint="help(dynotune.api) lists them.") from None
+        raise UsageError(
+            f"An argument does not fit: {error}.", hint="help(dynotune.api) lists them."
+        ) from None
     for name in ("window_steps", "warmup_steps", "num_steps"):
         if (value := getattr(asked, name, None)) is not None and value < 1:
             raise UsageError(f"{value} is not a number of steps.", hint="Give a whole number above 0.")
@@ -386,12 +412,15 @@ def _checked(asked: S) -> S:
 
 
 def _spec(command: Command, options: RunOptions, settings: Settings = (), **fields: Any) -> RunSpec:
-    """Return the RunSpec of the options. UsageError if the run cannot begin; TypeError if an option is unknown."""
+    """Return the RunSpec of the options. UsageError if the run cannot begin; TypeError if an option is
+    unknown."""
     from dynotune import launch
 
     if unknown := options.keys() - RunOptions.__annotations__.keys():
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; see dynotune.api.RunOptions")
-    named: dict[str, Any] = {_FIELDS.get(name, name): value for name, value in options.items() if name != "progress"}
+    named: dict[str, Any] = {
+        _FIELDS.get(name, name): value for name, value in options.items() if name != "progress"
+    }
     base = Path(options.get("run_dir") or private.state_folder() / "runs").expanduser().absolute()
     named |= fields | {"cwd": Path(options.get("cwd", ".")).absolute(), "base": base}
     named["env"] = dict(options.get("env", os.environ))

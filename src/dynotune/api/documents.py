@@ -37,10 +37,12 @@ def read_traces(
 
     Args:
         files: files of torch.profiler or Nsight Systems, or a folder of them.
-        question: "compare" reads two files as before and after, "ranks" reads all files as the ranks of one job.
+        question: "compare" reads two files as before and after, "ranks" reads all files as the ranks of one
+            job.
         max_bytes: most bytes that a compressed file may unpack to.
 
-    Raises UsageError, RecordError if a file is missing or damaged, or the files are neither ranks nor before and after.
+    Raises UsageError, RecordError if a file is missing or damaged, or the files are neither ranks nor before
+    and after.
     """
     from dynotune.trace import files_of
 
@@ -50,7 +52,8 @@ def read_traces(
 
 
 def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
-    """Report where memory goes in a snapshot of torch's allocator. UsageError, RecordError if it is no snapshot."""
+    """Report where memory goes in a snapshot of torch's allocator. UsageError, RecordError if it is no
+    snapshot."""
     from dynotune import memory
     from dynotune.schema.diagnosis import MemoryAccount
     from dynotune.trace import as_text, files_of, is_snapshot
@@ -58,7 +61,9 @@ def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT
 
     ((path, *rest),) = files_of([Path(file)])
     if rest or not is_snapshot(path):
-        raise UsageError(f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces.")
+        raise UsageError(
+            f"{file} is no memory snapshot.", hint=f"dynotune trace {file} explains recorded traces."
+        )
     with from_elsewhere(file):
         ranks = [memory.of_snapshot(lives) for lives in load_snapshot(path, limit_bytes=max_bytes).values()]
     notes = [] if ranks else ["the snapshot holds no memory and no history"]
@@ -66,9 +71,11 @@ def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read an earlier document: a JSON file of dynotune, or the folder of a study, a comparison or a diagnosis.
+    """Read an earlier document: a JSON file of dynotune, or the folder of a study, a comparison or a
+    diagnosis.
 
-    Raises UsageError, RecordError if the file is missing, holds no answer, is damaged, or is of another version.
+    Raises UsageError, RecordError if the file is missing, holds no answer, is damaged, or is of another
+    version.
     """
     file = file_of(Path(path))
     noun = noun_of(file)
@@ -98,7 +105,8 @@ def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
 def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
     """Refuse a file that cannot be written, before hours of measuring.
 
-    `option`: the option that names the file, for the error. Raises UsageError if no file can be written at `path`.
+    `option`: the option that names the file, for the error. Raises UsageError if no file can be written at
+        `path`.
     """
     if target is None:
         return
@@ -117,12 +125,14 @@ def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
 
 
 def file_of(path: Path) -> Path:
-    """Return the path itself, or the file with a report in a folder. Raises UsageError if there is no such file."""
+    """Return the path itself, or the file with a report in a folder. Raises UsageError if there is no such
+    file."""
     try:
         if not path.is_dir():
             if not path.exists():
                 raise UsageError(
-                    f"There is no file or folder {path}.", hint="Name a folder of a study, or a JSON file of dynotune."
+                    f"There is no file or folder {path}.",
+                    hint="Name a folder of a study, or a JSON file of dynotune.",
                 )
             return path
         found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
@@ -132,7 +142,8 @@ def file_of(path: Path) -> Path:
         raise unreadable(str(path), error) from error
     if found is None:
         raise UsageError(
-            f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
+            f"The folder {path} holds nothing that has a report.",
+            hint=f"Looked for {', '.join(IN_A_FOLDER)}.",
         )
     return found
 
@@ -145,7 +156,9 @@ def noun_of(file: Path) -> str:
     try:
         schema = document.parse(untrusted.read(file), document.Head).schema
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
+        raise UsageError(
+            f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it."
+        ) from error
     except ValueError as error:
         raise UsageError(
             f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
@@ -153,7 +166,9 @@ def noun_of(file: Path) -> str:
     noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
     if noun not in _kinds():
         found = f": it is {with_article(noun)}" if noun else ""
-        raise UsageError(f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(_kinds())}.")
+        raise UsageError(
+            f"{file} holds no report{found}.", hint=f"It is made of one of these: {', '.join(_kinds())}."
+        )
     return noun
 
 
@@ -220,7 +235,9 @@ def shown(found: S) -> S:
 
 
 def timelines(
-    paths: Sequence[Path], limit_bytes: int | None = None, progress: Callable[[int, int | None], None] | None = None
+    paths: Sequence[Path],
+    limit_bytes: int | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
 ) -> list[Timeline]:
     """Read the processes in trace files; `progress` gets the number of bytes read and the total."""
     from dynotune.trace import as_text
@@ -233,7 +250,8 @@ def timelines(
 def explained(
     arguments: Sequence[Sequence[Timeline]], question: Question, *, notes: Sequence[str] = ()
 ) -> tuple[TraceSummary | TraceDifference, str]:
-    """Explain one trace, or compare two; if the user did not choose how files are read, add a note on the choice.
+    """Explain one trace, or compare two; if the user did not choose how files are read, add a note on the
+    choice.
 
     `notes`: warnings on the recording, which come before the notes of a trace's explanation.
     """

@@ -1,4 +1,5 @@
-"""Provide the notebook magic `%%dynotune`: after `%load_ext dynotune.api`, `%%dynotune diagnose` diagnoses its cell."""
+"""Provide the notebook magic `%%dynotune`: after `%load_ext dynotune.api`, `%%dynotune diagnose` diagnoses
+its cell."""
 
 import hashlib
 import os
@@ -21,14 +22,17 @@ def load_ipython_extension(shell: Any) -> None:
 def run_cell(line: str, cell: str) -> None:
     """Run a subcommand on the program in a cell, in separate processes, and print the report.
 
-    The cell must be a whole program without names of other cells. Modules beside the notebook can be imported.
+    The cell must be a whole program without names of other cells. Modules beside the notebook can be
+    imported.
 
     Raises UsageError if the line cannot be split into words.
     """
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"{line!r} is no line of options: {error}.", hint="For example %%dynotune diagnose") from None
+        raise UsageError(
+            f"{line!r} is no line of options: {error}.", hint="For example %%dynotune diagnose"
+        ) from None
     # It stays, so that what the answer suggests next can be typed.
     digest = hashlib.sha256(cell.encode()).hexdigest()[:12]
     program = private.folder(private.state_folder(), "cells") / f"{digest}.py"

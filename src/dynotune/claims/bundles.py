@@ -1,4 +1,5 @@
-"""Store evidence in a JSON file with a checksum, written completely or not at all. Files of others are untrusted."""
+"""Store evidence in a JSON file with a checksum, written completely or not at all. Files of others are
+untrusted."""
 
 import hashlib
 import json
@@ -28,7 +29,9 @@ LARGEST_BYTES = 16 << 20
 def new_bundle(spec: RunSpec) -> Bundle:
     """Return a bundle without evidence, with the facts on this machine and the interpreter of `spec`."""
     facts = facts_of(spec)
-    return Bundle(version=dynotune.__version__, facts={name: facts.get(name, Unknown("not asked")) for name in FACTS})
+    return Bundle(
+        version=dynotune.__version__, facts={name: facts.get(name, Unknown("not asked")) for name in FACTS}
+    )
 
 
 def with_evidence(bundle: Bundle, evidence: Evidence) -> Bundle:
@@ -46,7 +49,8 @@ def write(path: Path, bundle: Bundle) -> None:
 def read(path: Path) -> tuple[Bundle, list[str]]:
     """Return a bundle, and a note for each claim whose evidence cannot be judged again.
 
-    Raises RecordError if the file is damaged or edited, or a verdict does not follow from the measured values.
+    Raises RecordError if the file is damaged or edited, or a verdict does not follow from the measured
+    values.
     """
     with may_fail(f"read {path}", "", RecordError):
         raw = untrusted.read(path, LARGEST_BYTES)
@@ -58,7 +62,9 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
     for evidence in bundle.evidence:
         claim = claims.get(evidence.id)
         if claim is None or evidence.program != program_hash(claim):
-            notes.append(f"{evidence.id}: {'not in this ledger' if claim is None else 'tested by another program'}")
+            notes.append(
+                f"{evidence.id}: {'not in this ledger' if claim is None else 'tested by another program'}"
+            )
             continue
         follows = all(map(_follows, [*evidence.fair, *evidence.elsewhere]))
         if not follows or judged(claim, evidence) != evidence:
@@ -76,7 +82,9 @@ def _follows(run: Comparison) -> bool:
     if run.verdict not in ("faster", "slower") and not run.pairs:
         return True
     try:
-        found = judge(run.pairs, margin=run.margin, max_pairs=run.max_pairs, num_voided=len(run.voided), ended=True)
+        found = judge(
+            run.pairs, margin=run.margin, max_pairs=run.max_pairs, num_voided=len(run.voided), ended=True
+        )
     except StatisticsError:
         return False
     return found.verdict == run.verdict

@@ -1,4 +1,5 @@
-"""Test a claim by a check in the user's interpreter or by a comparison of two arms, and judge the evidence."""
+"""Test a claim by a check in the user's interpreter or by a comparison of two arms, and judge the
+evidence."""
 
 import hashlib
 import time
@@ -51,8 +52,12 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
-            found |= _compared(claim, claim.compare, spec, watcher, min(COMPARISONS_S, budget_s or COMPARISONS_S))
-        except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
+            found |= _compared(
+                claim, claim.compare, spec, watcher, min(COMPARISONS_S, budget_s or COMPARISONS_S)
+            )
+        except (
+            UsageError
+        ) as error:  # the settings are ours: a budget that is too small, a setting that does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
             last = error.last_lines[-1:] if isinstance(error, CommandFailed) else ()
@@ -62,7 +67,8 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
 
 
 def program_hash(claim: Claim) -> str:
-    """Return the SHA-256 of the shared programs, of the claim's own program, and of its check and comparison."""
+    """Return the SHA-256 of the shared programs, of the claim's own program, and of its check and
+    comparison."""
     parts = [(PROGRAMS / name).read_bytes() for name in sorted(SHARED | {claim.program})]
     return hashlib.sha256(b"\0".join([*parts, document.encode([claim.check, claim.compare])])).hexdigest()
 
@@ -76,7 +82,11 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
     code, stdout, stderr = ended
     last = ((stderr if code else stdout).splitlines() or [b"it said nothing"])[-1]
     try:
-        return {"error": last.decode(errors="backslashreplace")} if code else document.parse(last, dict[str, Any])
+        return (
+            {"error": last.decode(errors="backslashreplace")}
+            if code
+            else document.parse(last, dict[str, Any])
+        )
     except ValueError as error:
         return {"error": f"its answer cannot be read: {error}"}
 
@@ -84,7 +94,8 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
 def _compared(
     claim: Claim, arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float
 ) -> dict[str, list[Comparison]]:
-    """Compare the arms on the claim's workload, within half of the budget; if the claim holds, again and elsewhere."""
+    """Compare the arms on the claim's workload, within half of the budget; if the claim holds, again and
+    elsewhere."""
     end_s = time.monotonic() + budget_s
 
     def on(workload: str, parts: int = 2) -> Comparison:
@@ -135,7 +146,8 @@ def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:
 def _of_comparisons(claim: Claim, evidence: Evidence) -> tuple[Fate, str]:
     """Judge a claim on the speed of two arms.
 
-    A difference counts only if two comparisons show it: a single comparison errs for one useless setting in forty.
+    A difference counts only if two comparisons show it: a single comparison errs for one useless setting in
+    forty.
     """
     expects = "faster" if claim.compare is None else claim.compare.expects
     runs = [*evidence.fair, *evidence.elsewhere]

@@ -33,7 +33,18 @@ COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary"
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
-WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "runs", "--help", "--version")
+WITHOUT_NUMBERS = (
+    "run",
+    "watch",
+    "recipe",
+    "doctor",
+    "explain",
+    "knobs",
+    "mcp",
+    "runs",
+    "--help",
+    "--version",
+)
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` and `watch` exit as your command does."
@@ -44,7 +55,8 @@ LONGEST_MESSAGE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run `dynotune` with `argv` (without the program's name; by default the arguments of this process), and exit."""
+    """Run `dynotune` with `argv` (without the program's name; by default the arguments of this process), and
+    exit."""
     given = list(sys.argv[1:] if argv is None else argv)
     if os.environ.get(completion.VARIABLE):
         _complete(completion.words_asked())
@@ -102,7 +114,9 @@ def _of_the_parser(error: Any, ours: Sequence[str]) -> UsageError | None:
     what = error.format_message().removesuffix(".") or "Something is missing"
     named = " ".join(["dynotune", *(word for word in ours[:1] if word in COMMANDS)])
     path = error.ctx.command_path if error.ctx else named
-    return UsageError(what if what.endswith(("?", ")")) else f"{what}.", hint=f"{path} --help shows what there is.")
+    return UsageError(
+        what if what.endswith(("?", ")")) else f"{what}.", hint=f"{path} --help shows what there is."
+    )
 
 
 def _give_up_output() -> None:
@@ -116,18 +130,22 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """Return the user's command: the words after `--`. Raises UsageError if there is no command after `--`."""
+    """Return the user's command: the words after `--`. Raises UsageError if there is no command after
+    `--`."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
-            "There is no command to run.", hint=f"Put it after two dashes: {context.command_path} … -- python train.py"
+            "There is no command to run.",
+            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
         )
     return list(command)
 
 
 def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
     words = (
-        (at, word) for at, word in enumerate(ours) if at and ours[at - 1] != "--python" and not word.startswith("-")
+        (at, word)
+        for at, word in enumerate(ours)
+        if at and ours[at - 1] != "--python" and not word.startswith("-")
     )
     begin = next((at for at, word in words if _PROGRAM.fullmatch(word)), None)
     if ours and _PROGRAM.fullmatch(ours[0]) and ours[0] not in COMMANDS:
@@ -150,7 +168,8 @@ def _complete(typed: Sequence[str]) -> NoReturn:
 
 
 def _parser(ours: Sequence[str]) -> Any:
-    """Return the command line's parser. Only the subcommand in `ours` is imported; the others are only named."""
+    """Return the command line's parser. Only the subcommand in `ours` is imported; the others are only
+    named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     settings = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(rich_markup_mode="rich", epilog=EPILOG, name="dynotune", context_settings=settings)
@@ -174,7 +193,8 @@ def _parser(ours: Sequence[str]) -> Any:
 
 
 def _without_types(command: Any, above: Any = None) -> Any:
-    """Remove the types of flags and arguments from the help of `command` and its subcommands: they tell nothing."""
+    """Remove the types of flags and arguments from the help of `command` and its subcommands: they tell
+    nothing."""
     context = command.context_class(command, parent=above, **command.context_settings)
     for sub in getattr(command, "commands", {}).values():
         _without_types(sub, context)
@@ -226,7 +246,8 @@ def _project_defaults(parser: Any, ours: Sequence[str]) -> dict[str, Any] | None
 
 
 def with_command() -> type[Any]:
-    """Return a class for subcommands that take the user's command, so that their usage line shows `-- COMMAND`."""
+    """Return a class for subcommands that take the user's command, so that their usage line shows `--
+    COMMAND`."""
     from typer.core import TyperCommand
 
     class WithCommand(TyperCommand):

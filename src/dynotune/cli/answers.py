@@ -70,7 +70,8 @@ def say(text: str) -> None:
 
 
 def write_bytes(raw: bytes) -> None:
-    """Write UTF-8 to standard output, whatever the terminal's encoding: the output is a file for other programs."""
+    """Write UTF-8 to standard output, whatever the terminal's encoding: the output is a file for other
+    programs."""
     sys.stdout.flush()
     sys.stdout.buffer.write(raw)
     sys.stdout.flush()

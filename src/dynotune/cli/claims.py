@@ -15,7 +15,9 @@ from dynotune.cli.run_options import RunDir
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
-claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here.")
+claims = typer.Typer(
+    no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here."
+)
 
 
 @claims.command("list", help="All claims, one a line. For example: dynotune claims list --filter pinned")
@@ -69,7 +71,9 @@ def run(
     if bool(ids) == all:
         raise UsageError("Name claims, or give --all.", hint="dynotune claims list shows all.")
     if fail_on and baseline is None:
-        raise UsageError("--fail-on flipped needs verdicts to compare with.", hint="Name a bundle with --baseline.")
+        raise UsageError(
+            "--fail-on flipped needs verdicts to compare with.", hint="Name a bundle with --baseline."
+        )
     kept = read(baseline)[0].evidence if baseline is not None else []
     chosen = all_claims() if all else named(ids or [])
     bundle = _tested(chosen, budget, python, output, run_options.runs_folder(run_dir))
@@ -95,24 +99,33 @@ def _tested(
     end_s = None if budget_s is None else time.monotonic() + budget_s
     env = run_options.environment()
     folder = private.folder(private.state_folder(), "claims")
-    spec = RunSpec(command=[str(interpreter_asked(python, None, env))], cwd=folder, base=base, env=env, seed=0)
+    spec = RunSpec(
+        command=[str(interpreter_asked(python, None, env))], cwd=folder, base=base, env=env, seed=0
+    )
     bundle = new_bundle(spec)
     if output is not None and output.exists():
         before, _ = read(output)
         if before.facts != bundle.facts:
-            raise UsageError(f"{output} is of another machine or environment.", hint="Name another file with --output.")
+            raise UsageError(
+                f"{output} is of another machine or environment.", hint="Name another file with --output."
+            )
         bundle = before
-    known = {(one.id, one.program) for one in bundle.evidence if one.verdict in (*SETTLED, "not testable here")}
+    known = {
+        (one.id, one.program) for one in bundle.evidence if one.verdict in (*SETTLED, "not testable here")
+    }
     untested = [claim for claim in chosen if (claim.id, program_hash(claim)) not in known]
     waiting = sorted(untested, key=lambda claim: claim.compare is not None)
     with Progress(console(stderr=True)) as progress:
         for number, claim in enumerate(waiting):
             left_s = None if end_s is None else end_s - time.monotonic()
             if left_s is not None and left_s <= 0:
-                answers.say(f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on.")
+                answers.say(
+                    f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on."
+                )
                 break
             progress.running(f"{claim.id}, {number + 1} of {len(waiting)}")
-            # Checks come first. A comparison gets what it needs: parts of equal size are too small for all of them.
+            # Checks come first. A comparison gets what it needs: parts of equal size are too small for all of
+            # them.
             bundle = with_evidence(bundle, run_claim(claim, spec, progress, left_s))
             if output is not None:
                 write(output, bundle)
@@ -121,7 +134,9 @@ def _tested(
 
 @claims.command(help="Check a bundle: its checksum, and that its verdicts are what its values say.")
 def verify(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Evidence, as `dynotune claims run` writes it.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="Evidence, as `dynotune claims run` writes it.")
+    ],
     json: Json = None,
 ) -> None:
     from dynotune.claims import read

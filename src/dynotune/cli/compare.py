@@ -27,9 +27,13 @@ def compare(
     context: typer.Context,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SETTING", help="Settings of the candidate.", autocompletion=completion.settings),
+        typer.Argument(
+            metavar="SETTING", help="Settings of the candidate.", autocompletion=completion.settings
+        ),
     ] = None,
-    baseline: Annotated[list[str] | None, option("compare_baseline", autocompletion=completion.settings)] = None,
+    baseline: Annotated[
+        list[str] | None, option("compare_baseline", autocompletion=completion.settings)
+    ] = None,
     pairs: Pairs = 12,
     margin: Margin = 0.01,
     budget: Budget = None,
@@ -47,7 +51,9 @@ def compare(
     options.check_json(json)
     folder = None
     if resume is not None:
-        folder = resumption.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget", "fail_on"))
+        folder = resumption.resumed_folder(
+            context, resume, run.base, protocol.FILE, but=("budget", "fail_on")
+        )
     candidate, against = run_options.typed_settings(settings), run_options.typed_settings(baseline)
     if resume is None:
         if candidate == against:

@@ -29,7 +29,9 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
 
     name, equals, _ = incomplete.partition("=")
     if not equals:
-        return _begin(((f"{knob.id}=", knob.doc) for knob in knobs.all_knobs() if not knob.id.endswith(".NAME")), name)
+        return _begin(
+            ((f"{knob.id}=", knob.doc) for knob in knobs.all_knobs() if not knob.id.endswith(".NAME")), name
+        )
     values = next((knob.values for knob in knobs.all_knobs() if knob.id == name), ())
     return _begin(((f"{name}={word}", "") for word in values), incomplete)
 

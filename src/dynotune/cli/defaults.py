@@ -1,7 +1,7 @@
 """Read a project's defaults: options from `dynotune.toml`, or from `[tool.dynotune]` of `pyproject.toml`.
 
-The file may belong to a repository that somebody cloned. So the file sets only how long and how exactly dynotune works,
-never what is run, applied, read, written or connected to.
+The file may belong to a repository that somebody cloned. So the file sets only how long and how exactly
+dynotune works, never what is run, applied, read, written or connected to.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from dynotune.schema.errors import DynotuneError, UsageError
 
 LARGEST_BYTES = 1 << 18
 _ACCEPTED = (
-    "--budget --margin --in-process --pairs --precision --objective --warmup --steps --phase --timeout --seed "
+    "--budget --margin --in-process --pairs --precision --objective --warmup --steps --phase --timeout "
+    "--seed "
     "--page-cache --run-to-end --nice --lock --lanes --isolate-loader --fail-on --top --stacks --shapes "
     "--blocks --max-runs --exclude --strict --compute-capability"
 )
 ACCEPTED = frozenset(_ACCEPTED.split())
-"""Options that a project may set, in each subcommand that has the option, unless the option names a file there."""
+"""Options that a project may set, in each subcommand that has the option, unless the option names a file
+there."""
 _REFUSED = frozenset({("watch", "--fail-on")})
 """Options that mean more in one subcommand than elsewhere: `watch --fail-on` ends the command."""
 OF_RESUMED = ("--fail-on", "--lock")
-"""Accepted options that also apply with --resume; a resumed measurement keeps its budget and all other options."""
+"""Accepted options that also apply with --resume; a resumed measurement keeps its budget and all other
+options."""
 
 
 def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return click's `default_map` for the command line `ours`, and a line that lists the defaults used from each file.
+    """Return click's `default_map` for the command line `ours`, and a line that lists the defaults used from
+    each file.
 
-    Raises UsageError if a table or key is unknown, may not be set by a file, or has a value that the option refuses.
+    Raises UsageError if a table or key is unknown, may not be set by a file, or has a value that the option
+    refuses.
     """
     used: list[str] = []
     for path, raw, table in _tables(cwd):
@@ -44,11 +49,20 @@ def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, A
 
 
 def _of(
-    command: Any, table: Any, ours: Sequence[str], above: tuple[str, ...], used: list[str], path: Path, raw: str
+    command: Any,
+    table: Any,
+    ours: Sequence[str],
+    above: tuple[str, ...],
+    used: list[str],
+    path: Path,
+    raw: str,
 ) -> dict[str, Any]:
-    """Check a table and its tables for the subcommands in `ours`; add the options that were not typed to `used`."""
+    """Check a table and its tables for the subcommands in `ours`; add the options that were not typed to
+    `used`."""
     subcommands = getattr(command, "commands", {})
-    params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
+    params = {
+        opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")
+    }
     is_resumed = any(word.split("=")[0] == "--resume" for word in ours)
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -56,7 +70,9 @@ def _of(
         try:
             if key in subcommands:
                 if not isinstance(value, dict):
-                    raise UsageError(f"{key} is a subcommand.", hint=f"Write a table: [{'.'.join((*above, key))}].")
+                    raise UsageError(
+                        f"{key} is a subcommand.", hint=f"Write a table: [{'.'.join((*above, key))}]."
+                    )
                 if key in ours:
                     found[key] = _of(subcommands[key], value, ours, (*above, key), used, path, raw)
                 continue
@@ -90,7 +106,11 @@ def _value(command: Any, param: Any, flag: str, value: Any, above: tuple[str, ..
         raise UsageError(f"{flag} takes {'true or false' if param.is_flag else 'a value'}.")
     if param.is_flag:
         return value
-    given = [str(one) for one in (value if isinstance(value, list) else [value])] if param.multiple else str(value)
+    given = (
+        [str(one) for one in (value if isinstance(value, list) else [value])]
+        if param.multiple
+        else str(value)
+    )
     param.process_value(command.context_class(command), given)
     return given
 
@@ -105,16 +125,20 @@ def _names(key: str, line: str) -> bool:
 
 
 def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
-    """Yield each file with its text and table, the nearest first, up to the repository's root or the home folder.
+    """Yield each file with its text and table, the nearest first, up to the repository's root or the home
+    folder.
 
-    Outside of a repository and the home folder, only `cwd` is searched. Above `cwd`, files and repositories count only
-    if they belong to this user, to root, or to the owner of `cwd`: anybody can put files into a shared folder above.
+    Outside of a repository and the home folder, only `cwd` is searched. Above `cwd`, files and repositories
+    count only if they belong to this user, to root, or to the owner of `cwd`: anybody can put files into a
+    shared folder above.
 
     Raises UsageError if a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
     owners = {os.geteuid(), 0, _owner(cwd)} - {None}
-    ends = (at for at, folder in enumerate(folders) if _owner(folder / ".git") in owners or str(folder) == home)
+    ends = (
+        at for at, folder in enumerate(folders) if _owner(folder / ".git") in owners or str(folder) == home
+    )
     for folder in folders[: next(ends, 0) + 1]:
         for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
             if folder != cwd and _owner(path) not in owners:
@@ -124,7 +148,9 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
                 table: Any = tomllib.loads(raw)
             except (OSError, ValueError, RecursionError) as error:
                 if path.name == "dynotune.toml":
-                    raise UsageError(f"{path} cannot be read: {error}.", hint="Correct it, or remove it.") from error
+                    raise UsageError(
+                        f"{path} cannot be read: {error}.", hint="Correct it, or remove it."
+                    ) from error
                 continue  # another program's file
             if path.name == "pyproject.toml":
                 tools = table.get("tool")

@@ -53,7 +53,8 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
 
 
 def _from_here(path: str) -> str:
-    """Write a path in a subfolder of the current folder relative to it, so that a command to be pasted is short."""
+    """Write a path in a subfolder of the current folder relative to it, so that a command to be pasted is
+    short."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if here in Path(path).parent.parents else path
 

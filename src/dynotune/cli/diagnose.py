@@ -69,16 +69,24 @@ def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record
 def _refuse_running_options(context: typer.Context, replay: Path | None) -> None:
     """Refuse what is about running a command, or about an earlier observation, beside --pid."""
     if context.find_root().obj:
-        raise UsageError("--pid looks at a program that runs, and a command was given.", hint="Give one of them.")
+        raise UsageError(
+            "--pid looks at a program that runs, and a command was given.", hint="Give one of them."
+        )
     if replay is not None:
         raise UsageError("--pid and --replay exclude each other.", hint="Give one of them.")
     if foreign := options.given(context, but=("pid", "record", "json", "fail_on")):
-        raise UsageError(f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out.")
+        raise UsageError(
+            f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out."
+        )
 
 
 def _refuse_watching(context: typer.Context) -> None:
     """Refuse options for running a command if no command is run."""
     if context.find_root().obj:
-        raise UsageError("--replay explains an earlier observation, and a command was given.", hint="Give one of them.")
+        raise UsageError(
+            "--replay explains an earlier observation, and a command was given.", hint="Give one of them."
+        )
     if foreign := options.given(context, but=("replay", "json", "fail_on")):
-        raise UsageError(f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out.")
+        raise UsageError(
+            f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out."
+        )

@@ -24,6 +24,8 @@ def doctor(
     if about is not None:
         show(about, json)
         return
-    examination = api.doctor(context.find_root().obj or (), python=python, baseline=baseline, env=environment())
+    examination = api.doctor(
+        context.find_root().obj or (), python=python, baseline=baseline, env=environment()
+    )
     answers.show(api.report_of, examination, json)
     answers.exit_if_severe(examination.findings, fail_on)

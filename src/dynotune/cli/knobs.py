@@ -20,7 +20,8 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 def knobs(
     id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word.")
+        str | None,
+        typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word."),
     ] = None,
     json: Json = None,
 ) -> None:

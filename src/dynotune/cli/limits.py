@@ -1,4 +1,5 @@
-"""Check limits of the machine under which Python would hang or crash, and report them in plain words instead."""
+"""Check limits of the machine under which Python would hang or crash, and report them in plain words
+instead."""
 
 import errno
 import mmap
@@ -23,7 +24,8 @@ HINT = (
 
 
 def one_thread_for_numbers() -> None:
-    """Keep numpy's BLAS library to one thread: more threads disturb runs, and failing to start them raises SIGINT.
+    """Keep numpy's BLAS library to one thread: more threads disturb runs, and failing to start them raises
+    SIGINT.
 
     The command does not inherit this limit.
     """
@@ -43,7 +45,10 @@ def refuse_little_memory() -> None:
     except (OSError, MemoryError) as error:
         raise CannotRunHere(
             f"A process may have {limit >> 20} MiB of addresses here, too little for dynotune.",
-            hint=f"Allow {_ROOM_BYTES >> 20} MiB more, or lift the limit for dynotune alone: ulimit -v unlimited.",
+            hint=(
+                f"Allow {_ROOM_BYTES >> 20} MiB more, or lift the limit for dynotune alone: ulimit -v "
+                "unlimited."
+            ),
         ) from error
 
 

@@ -24,7 +24,9 @@ OF_A_FILE = ("file", "max_size", "json")
 @runs_a_command("settings", "warmup_steps")
 def memory(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", readable=False, help="A snapshot of torch.")
+    ] = None,
     values: Annotated[str | None, option("memory_values")] = None,
     gpu: Annotated[str | None, option("memory_gpu")] = None,
     predict: Annotated[str | None, option("memory_predict")] = None,
@@ -41,13 +43,17 @@ def memory(
         if context.find_root().obj:
             raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
         if foreign := options.given(context, but=OF_A_FILE):
-            raise UsageError(f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out.")
+            raise UsageError(
+                f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out."
+            )
         with from_elsewhere(file):
             answers.show(memory_report, api.read_snapshot(file, max_bytes=limit_bytes), json)
         return
     batches = batch_settings(values)
     if predict is not None and not batches:
-        raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
+        raise UsageError(
+            "--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16."
+        )
     run_options.check_run(context, run, batches[:1])
     from dynotune.diagnose import live_memory
 
@@ -62,7 +68,8 @@ def batch_settings(text: str | None) -> list[Setting]:
     """Split `arg.batch=8,16` into one setting per value.
 
     Raises:
-        UsageError: if there are fewer than two values, one is not a whole number, or NAME is no argument or variable.
+        UsageError: if there are fewer than two values, one is not a whole number, or NAME is no argument or
+            variable.
     """
     if text is None:
         return []
@@ -72,7 +79,8 @@ def batch_settings(text: str | None) -> list[Setting]:
     named = _numbers("--values", rest)
     if len(named) < 2 or not knob.strip().startswith(("arg.", "env.")):
         raise UsageError(
-            f"--values {text} does not name two batches.", hint="For example --values arg.batch=8,16 for {batch}."
+            f"--values {text} does not name two batches.",
+            hint="For example --values arg.batch=8,16 for {batch}.",
         )
     return [knobs.parse(f"{knob.strip()}={value}") for value in named]
 

@@ -25,24 +25,30 @@ def num_lanes(value: object) -> int:
     """Convert the value of `--lanes`: a number from 1, or `auto`, which becomes 0."""
     text = str(value)
     if text != "auto" and not (text.isdecimal() and int(text)):
-        raise UsageError(f"--lanes {text} is not a number of lanes.", hint="For example --lanes 2, or --lanes auto.")
+        raise UsageError(
+            f"--lanes {text} is not a number of lanes.", hint="For example --lanes 2, or --lanes auto."
+        )
     return 0 if text == "auto" else int(text)
 
 
 def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
-    """Build a callback for an option that takes one of `names`; the callback raises UsageError for any other word."""
+    """Build a callback for an option that takes one of `names`; the callback raises UsageError for any other
+    word."""
 
     def check(param: typer.CallbackParam, value: Any) -> Any:
         if value is not None and value not in names:
             known = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-            raise UsageError(f"{param.opts[0]} {value} does not exist.", hint=f"{param.opts[0]} takes {known}.")
+            raise UsageError(
+                f"{param.opts[0]} {value} does not exist.", hint=f"{param.opts[0]} takes {known}."
+            )
         return value
 
     return check
 
 
 def number(least: float, most: float = math.inf) -> dict[str, Any]:
-    """Build the callback of an option that takes a number; its error names the range, which the help omits."""
+    """Build the callback of an option that takes a number; its error names the range, which the help
+    omits."""
 
     def check(value: Any) -> Any:
         if value is not None and not least <= value <= most:
@@ -62,7 +68,8 @@ def study_name_of(name: str) -> str:
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """Convert `500M`, `2G`, `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes; UsageError if `text` is no size."""
+    """Convert `500M`, `2G`, `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes; UsageError if `text` is no
+    size."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())

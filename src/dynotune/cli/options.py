@@ -52,12 +52,15 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
 
 
 def opened(url: str | None, *, reads_only: bool = False) -> Store:
-    """Open the database of `--storage`, and report its loss on stderr. Raises the same errors as `open_store`."""
+    """Open the database of `--storage`, and report its loss on stderr. Raises the same errors as
+    `open_store`."""
     from dynotune import fleet
     from dynotune.cli.answers import say
 
     if url is None:
-        raise UsageError("There is no database of studies.", hint="Name it: --storage URL, or DYNOTUNE_STORAGE.")
+        raise UsageError(
+            "There is no database of studies.", hint="Name it: --storage URL, or DYNOTUNE_STORAGE."
+        )
     return fleet.open_store(url, say, reads_only=reads_only)
 
 

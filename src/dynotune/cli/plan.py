@@ -20,7 +20,9 @@ plan = typer.Typer(no_args_is_help=True, help="Plan engines of other libraries f
 @runs_a_command("settings")
 def tensorrt(
     context: typer.Context,
-    source: Annotated[Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json|MODEL.onnx", exists=True)] = None,
+    source: Annotated[
+        Path | None, typer.Argument(metavar="RUN_DIR|SHAPES.json|MODEL.onnx", exists=True)
+    ] = None,
     shapes: Annotated[list[str] | None, option("plan_shapes")] = None,
     profiles: Annotated[int | None, option("plan_profiles", **number(1, 8))] = None,
     memory: Annotated[Path | None, option("plan_memory", exists=True)] = None,
@@ -35,7 +37,8 @@ def tensorrt(
     is_model = source is not None and source.suffix == ".onnx"
     if (source is None) is not bool(run.command) or (shapes and not is_model) or (onnx and source):
         raise UsageError(
-            "It takes shapes from one place, a command or a file; --shapes is for a model, --onnx for a command.",
+            "It takes shapes from one place, a command or a file; --shapes is for a model, --onnx for a "
+            "command.",
             hint="For example: dynotune plan tensorrt -- python infer.py",
         )
     from dynotune import diagnose, engines, launch
@@ -50,7 +53,10 @@ def tensorrt(
         with Progress(console(stderr=True)) as progress:
             histogram, folder, reason = diagnose.live_shapes(run, progress, budget or COUNTED_S, onnx=onnx)
     elif is_model:
-        (histogram, is_dynamic), folder = engines.shapes_for(source, shapes or []), launch.new_run_folder(run.base)
+        (histogram, is_dynamic), folder = (
+            engines.shapes_for(source, shapes or []),
+            launch.new_run_folder(run.base),
+        )
     else:
         path = source / "shapes.json" if source.is_dir() else source
         histogram, folder = document.read(path, ShapeHistogram), launch.new_run_folder(run.base)
@@ -68,5 +74,9 @@ def tensorrt(
         answers.write_bytes(found.script.encode())
     if json is not None:
         answers.write_json(found, json)
-    check = found.onnx.reason if isinstance(found.onnx, Unknown) else f"ONNX Runtime's results are {found.onnx.verdict}"
+    check = (
+        found.onnx.reason
+        if isinstance(found.onnx, Unknown)
+        else f"ONNX Runtime's results are {found.onnx.verdict}"
+    )
     answers.say(f"{found.why} {f'Model: {check}. ' * onnx}Recorded: {folder}")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("shell", "docker", "kubernetes", "sysctl")
 DEADLINE_S = 1.9
-"""The time limit, in seconds, for collecting the facts that `export --format sysctl` needs, as in `doctor`."""
+"""The time limit, in seconds, for collecting the facts that `export --format sysctl` needs, as in
+`doctor`."""
 
 recipe = typer.Typer(no_args_is_help=True, help="Show, re-verify or export a recipe.")
 
@@ -52,7 +53,9 @@ def show(file: File, json: Json = None) -> None:
 
 
 @recipe.command()
-@runs_a_command("settings", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None)
+@runs_a_command(
+    "settings", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None
+)
 def verify(
     context: typer.Context,
     file: File,
@@ -90,7 +93,8 @@ def verify(
 
 
 def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
-    """Return the command after `--`, else the recipe's command if the user has typed this command on this machine."""
+    """Return the command after `--`, else the recipe's command if the user has typed this command on this
+    machine."""
     command = context.find_root().obj
     if command:
         return list(command)
@@ -99,20 +103,30 @@ def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) ->
     if not found.recipe.command:
         raise UsageError(
             f"{file} does not say on what command it was proved.",
-            hint=f"Put it after two dashes: dynotune recipe verify {words.command([str(file)])} -- python train.py",
+            hint=(
+                f"Put it after two dashes: dynotune recipe verify {words.command([str(file)])} -- python "
+                "train.py"
+            ),
         )
     shown = words.command(redaction.words(found.recipe.command))
     if any(redaction.MARK in word for word in found.recipe.command):
         raise UsageError(
             f"The command of {file} held secrets, which no recipe keeps: {shown}",
-            hint=f"Type it again, after two dashes: dynotune recipe verify {words.command([str(file)])} -- COMMAND",
+            hint=(
+                f"Type it again, after two dashes: dynotune recipe verify {words.command([str(file)])} -- "
+                "COMMAND"
+            ),
         )
     from dynotune.launch.process import origin
 
     if not origin.was_typed(run.base, redaction.words(found.recipe.command), run.cwd):
         raise UsageError(
-            f"{file} names a command that you have not measured here, and running it could run foreign code: {shown}",
-            hint=f"If you trust it, type it after two dashes: dynotune recipe verify {words.command([str(file)])} -- "
+            f"{file} names a command that you have not measured here, and running it could run foreign "
+            f"code: {shown}",
+            hint=(
+                "If you trust it, type it after two dashes: dynotune recipe verify "
+                f"{words.command([str(file)])} -- "
+            )
             + shown,
         )
     redaction.learn({}, found.recipe.command)
@@ -121,7 +135,8 @@ def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) ->
 
 
 def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
-    """Split the recipe's settings into those that may be applied and the others, which are listed on stderr."""
+    """Split the recipe's settings into those that may be applied and the others, which are listed on
+    stderr."""
     from dynotune.recipes import checking
     from dynotune.report import console
 

@@ -40,9 +40,13 @@ def report(
     for target, name in ((html, "--html"), (markdown, "--markdown")):
         api.check_output(None if target == STDOUT else target, name)
     if html == STDOUT:
-        raise UsageError("--html - is no file.", hint="Name one, or write Markdown to standard output: --markdown -")
+        raise UsageError(
+            "--html - is no file.", hint="Name one, or write Markdown to standard output: --markdown -"
+        )
     if markdown == STDOUT and json == "-":
-        raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
+        raise UsageError(
+            "--markdown - and --json - both want standard output.", hint="Name a file for one of them."
+        )
     if study:
         with opened(storage, reads_only=True) as store, from_elsewhere(study):
             kept = store.study(study)
@@ -55,7 +59,9 @@ def report(
         raise UsageError(f"{file} is {api.with_article(noun)}, which has no page.", hint=hint)
     with from_elsewhere(file):
         document = api.load(file)
-        recipe, beside = (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
+        recipe, beside = (
+            (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
+        )
         _tell(document, json, html, markdown, recipe=recipe, beside=beside)
 
 
@@ -70,9 +76,16 @@ def _last() -> Path:
 
 
 def _tell(
-    found: Any, json: str | None, html: Path | None, markdown: Path | None, *, recipe: str, beside: Path | None = None
+    found: Any,
+    json: str | None,
+    html: Path | None,
+    markdown: Path | None,
+    *,
+    recipe: str,
+    beside: Path | None = None,
 ) -> None:
-    """Print the terminal's report, then write the pages, so that a folder without write access prevents only the pages.
+    """Print the terminal's report, then write the pages, so that a folder without write access prevents only
+    the pages.
 
     `beside`: the page's default path.
     """

@@ -13,7 +13,9 @@ from dynotune.schema import redaction
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
 
 
-def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *, but: Collection[str] = ()) -> Path:
+def resumed_folder(
+    context: typer.Context, resume: str, base: Path, file: str, *, but: Collection[str] = ()
+) -> Path:
     """Find the folder for `--resume NAME|PATH`: any folder, or the name of a folder below `base`.
 
     Args:
@@ -36,7 +38,10 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
     if extra:
         raise UsageError(
             f"--resume continues a {what} as it was begun, and takes no {' and no '.join(extra)}.",
-            hint=f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin a new one.",
+            hint=(
+                f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin "
+                "a new one."
+            ),
         )
     if folder is not None:
         launch.hold(folder)
@@ -44,12 +49,15 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
     known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
     raise UsageError(
         f"There is no {what} {resume}.",
-        hint=f"The last ones in {base} are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
+        hint=f"The last ones in {base} are: {', '.join(known)}."
+        if known
+        else "Was it made with another --run-dir?",
     )
 
 
 def _is_typed_again(folder: Path, file: str) -> bool:
-    """Return whether command and settings may be typed with --resume: if secrets are missing, or the folder is foreign.
+    """Return whether command and settings may be typed with --resume: if secrets are missing, or the folder
+    is foreign.
 
     `schema.resumption.completed` and `origin.refuse_foreign` report what is missing.
     """

@@ -45,7 +45,15 @@ def run(
 ) -> None:
     command = command_of(context)
     transparently(
-        command, settings, recipe, strict, step_function, run_dir, exact=exact, json=json, recordable=recordable
+        command,
+        settings,
+        recipe,
+        strict,
+        step_function,
+        run_dir,
+        exact=exact,
+        json=json,
+        recordable=recordable,
     )
 
 
@@ -62,10 +70,11 @@ def transparently(
     recordable: bool = False,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
-    """Run the command with the settings, write the run's record, and exit with the command's exit code or signal.
+    """Run the command with the settings, write the run's record, and exit with the command's exit code or
+    signal.
 
-    `watch`: starts to watch the run in a folder, and returns a function. That function is called when the run ends,
-    before the record is written; if it returns True, dynotune exits with 1.
+    `watch`: starts to watch the run in a folder, and returns a function. That function is called when the run
+    ends, before the record is written; if it returns True, dynotune exits with 1.
     """
     check_json(json)
     if strict and recipe is None:
@@ -114,7 +123,8 @@ def transparently(
 
 @contextlib.contextmanager
 def _door(env: dict[str, str], *, recordable: bool) -> Iterator[dict[str, str]]:
-    """Yield the environment in which torch's profiler asks for orders in a private folder, if that was requested.
+    """Yield the environment in which torch's profiler asks for orders in a private folder, if that was
+    requested.
 
     Sockets have short names, so the folder lies in the folder of temporary files.
     """
@@ -128,14 +138,17 @@ def _door(env: dict[str, str], *, recordable: bool) -> Iterator[dict[str, str]]:
     from dynotune.schema.errors import may_fail
 
     with contextlib.ExitStack() as stack:
-        with may_fail("make a folder for recordings", "Leave --recordable out, or set TMPDIR to another folder."):
+        with may_fail(
+            "make a folder for recordings", "Leave --recordable out, or set TMPDIR to another folder."
+        ):
             folder = stack.enter_context(temporary_folder(Path(tempfile.gettempdir())))
         yield env | prepared(env, folder)
 
 
 @contextlib.contextmanager
 def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
-    """Yield the run folder, or None if no folder can be made: the command then runs all the same, without a record.
+    """Yield the run folder, or None if no folder can be made: the command then runs all the same, without a
+    record.
 
     Settings that act inside the process then use a temporary folder while it runs, or are left out.
     """
@@ -176,7 +189,8 @@ def say(text: str) -> None:
 
 
 def _let_interrupts_pass() -> None:
-    """Leave Ctrl-C to the command from here on; dynotune ends after the command, with the same exit code or signal."""
+    """Leave Ctrl-C to the command from here on; dynotune ends after the command, with the same exit code or
+    signal."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -196,7 +210,8 @@ def _end_as(exit_: Exit) -> NoReturn:
 def _settings(
     texts: list[str], recipe: Recipe | None, path: Path | None, *, exact: bool, strict: bool
 ) -> list[Setting]:
-    """Return the recipe's applicable settings, overridden by those of the command line; print the ones left out.
+    """Return the recipe's applicable settings, overridden by those of the command line; print the ones left
+    out.
 
     With `exact`, settings that may change results are left out, too.
 
@@ -225,7 +240,8 @@ def _settings(
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
-    """Print how machine and command differ from the recipe's. Raises CannotRunHere if `strict` and they differ."""
+    """Print how machine and command differ from the recipe's. Raises CannotRunHere if `strict` and they
+    differ."""
     from dynotune.recipes import checking
     from dynotune.text import words
 
@@ -242,8 +258,11 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
         say(f"{path}: {text}")
 
 
-def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
-    """Collect the facts that the settings, or the proofs of the recipe, need; no other facts are collected."""
+def _facts(
+    command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None
+) -> Facts:
+    """Collect the facts that the settings, or the proofs of the recipe, need; no other facts are
+    collected."""
     from dynotune import knobs, probe
 
     if not settings and recipe is None:
@@ -260,7 +279,8 @@ def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Se
 
 
 def _warn(record: Run) -> None:
-    """Print on stderr why memory ran out and which settings failed to apply; the command's exit code stays as it is."""
+    """Print on stderr why memory ran out and which settings failed to apply; the command's exit code stays as
+    it is."""
     from dynotune.schema.facts import Unknown
 
     for said in {process.out_of_memory for process in record.processes if process.out_of_memory}:

@@ -31,7 +31,11 @@ RUN_PANEL = "How the command is run"
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
     """Declare an option of a run; `among` lists the words that the option accepts."""
-    words = {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)} if among else {}
+    words = (
+        {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)}
+        if among
+        else {}
+    )
     return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
 
@@ -43,13 +47,17 @@ _WARM_OR_COLD = ("warm", "cold")
 _COMPARED = f"What is compared: {', '.join(OBJECTIVES)}."
 RUN_OPTIONS: dict[str, Any] = {
     "settings": Settings,
-    "objective": Annotated[Objective, _of_a_run("objective", "--objective", among=OBJECTIVES, help=_COMPARED)],
+    "objective": Annotated[
+        Objective, _of_a_run("objective", "--objective", among=OBJECTIVES, help=_COMPARED)
+    ],
     "warmup_steps": Annotated[int | None, _of_a_run("warmup_steps", "--warmup", **_STEPS)],
     "window_steps": Annotated[int | None, _of_a_run("window_steps", "--steps", **_STEPS)],
     "step_function": StepFunction,
     "phase": Annotated[Phase | None, _of_a_run("phase", "--phase", among=("training", "inference"))],
     "ready_pattern": Annotated[str | None, _of_a_run("ready_pattern", "--ready-pattern")],
-    "timeout_s": Annotated[float | None, _of_a_run("timeout_s", "--timeout", parser=str, callback=seconds_of)],
+    "timeout_s": Annotated[
+        float | None, _of_a_run("timeout_s", "--timeout", parser=str, callback=seconds_of)
+    ],
     "seed": Annotated[int | None, _of_a_run("seed", "--seed", **number(0, 2**32 - 1))],
     "caches": Annotated[Caches, _of_a_run("caches", "--caches", among=_WARM_OR_COLD)],
     "page_cache": Annotated[PageCache, _of_a_run("page_cache", "--page-cache", among=_WARM_OR_COLD)],
@@ -67,7 +75,8 @@ _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
 
 def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter `run` of a subcommand by options, and call the subcommand with the resulting RunSpec.
+    """Replace the parameter `run` of a subcommand by options, and call the subcommand with the resulting
+    RunSpec.
 
     The RunSpec names this folder, the environment, and the command after `--`; without a command, `check_run`
     refuses the run.
@@ -81,13 +90,17 @@ def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None
     own = {field.name: field.default for field in msgspec.structs.fields(RunSpec)} | _OWN_DEFAULTS | defaults
     chosen = [name for name in RUN_OPTIONS if name in (*OF_EVERY_RUN, *names)]
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name], annotation=RUN_OPTIONS[name])
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=own[name], annotation=RUN_OPTIONS[name]
+        )
         for name in chosen
     ]
 
     def with_options(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+        parameters = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()
+        ]
         at = next(index for index, one in enumerate(parameters) if one.name == "run")
         parameters[at : at + 1] = options
 

@@ -67,11 +67,15 @@ def rm(
     if unknown := set(names or ()) - set(known):
         raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
     # No run is older than the epoch; earlier years have fewer digits, and would sort behind all names.
-    before = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, time.time() - older_than))) if older_than else "~"
+    before = (
+        time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, time.time() - older_than))) if older_than else "~"
+    )
     folders = [folder for name, folder in known.items() if (name in names if names else name < before)]
     used = launch.in_use(folders)
     if used and names:
-        raise UsageError(f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+        raise UsageError(
+            f"The run {min(used).name} is still in use.", hint="Wait for its end, or end it; then repeat."
+        )
     folders = [folder for folder in folders if folder not in used]
     if folders and not yes:
         if sys.stdin is None or not sys.stdin.isatty():
@@ -125,7 +129,11 @@ def _table(found: KeptRuns) -> Any:
         texts = (words.plain(text, longest=60) for text in (command, verdict))
         rows.add_row(one["name"], one["subcommand"], words.num_bytes(one["num_bytes"]), *texts)
     total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))
-    return Group(rows, Text(f"{len(found.runs)} runs, {total}", style="dim")) if found.runs else "No runs are kept."
+    return (
+        Group(rows, Text(f"{len(found.runs)} runs, {total}", style="dim"))
+        if found.runs
+        else "No runs are kept."
+    )
 
 
 runs.command(help=HELP_OF["runs rm"]["help"])(rm)

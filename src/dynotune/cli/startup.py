@@ -34,7 +34,9 @@ def scan(
     fail_on: Annotated[
         str | None, option("startup_fail_on", metavar="|".join(GATES), callback=option_values.one_of(*GATES))
     ] = None,
-    timeout: Annotated[float | None, option("startup_timeout", parser=str, callback=option_values.seconds_of)] = None,
+    timeout: Annotated[
+        float | None, option("startup_timeout", parser=str, callback=option_values.seconds_of)
+    ] = None,
     every: Annotated[bool, option("startup_every", "--all")] = False,
     json: Json = None,
 ) -> None:
@@ -49,7 +51,8 @@ def scan(
     gpus = named or device_code.gpus_here(environment())
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
-            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.", hint="Name one: --compute-capability 9.0"
+            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
+            hint="Name one: --compute-capability 9.0",
         )
     places = _places(paths or [], python, context.find_root().obj)
     with console(stderr=True).status("Reading …") as status:
@@ -67,8 +70,8 @@ def scan(
 
 def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
     """Raises:
-    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: if only a run shows which
-    libraries the command loads.
+    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: if only a run shows
+    which libraries the command loads.
     """
     from dynotune.probe import interpreter_asked
     from dynotune.probe.gpu_code import code_places
@@ -126,7 +129,9 @@ def time(
                 timed = starting.resume(folder, run, watcher, budget_s=budget)
         except Interrupted as stopped:
             which = resumption.resume_with(stopped.folder)
-            screen.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
+            screen.print(
+                f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True
+            )
             raise
     answers.show(starts.startup_report, timed, json)
 
@@ -192,7 +197,8 @@ def pack(
         folder = caches.expanduser().absolute()
         if not folder.is_dir():
             raise UsageError(
-                f"There is no folder {folder}.", hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it."
+                f"There is no folder {folder}.",
+                hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it.",
             )
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
     conditions = cache_conditions.here(env, probe.interpreter_asked(python, command, env), Path.cwd())
@@ -228,7 +234,9 @@ def unpack(
     if sha256 is None and not trust:
         raise UsageError(
             f"Nothing says that {file} is to be trusted. {reports.DANGER}",
-            hint="Give the digest that pack printed with --sha256, or --trust if you made it or know who did.",
+            hint=(
+                "Give the digest that pack printed with --sha256, or --trust if you made it or know who did."
+            ),
         )
     most_bytes = option_values.num_bytes(max_size, "--max-size")
     env = environment()
@@ -236,7 +244,9 @@ def unpack(
         if sha256 is not None:
             cache_unpack.refuse_digest(stream, sha256, str(file))
         manifest = cache_unpack.read_manifest(stream, str(file))
-        now = cache_conditions.here(env, probe.interpreter_asked(python, context.find_root().obj, env), Path.cwd())
+        now = cache_conditions.here(
+            env, probe.interpreter_asked(python, context.find_root().obj, env), Path.cwd()
+        )
         differences = cache_conditions.differences(manifest, now)
         _refuse(differences, str(file), force)
         folder = None if caches is None else caches.expanduser().absolute()
@@ -254,7 +264,9 @@ def unpack(
     if folder is not None:
         places.write_variables(folder, unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
-    answers.show(lambda kept: reports.unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
+    answers.show(
+        lambda kept: reports.unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True
+    )
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
@@ -267,13 +279,18 @@ def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     refused = dangerous or ([] if force else others)
     if not refused:
         return
-    reasons = "; ".join(f"{each.what}: packed with {each.packed}, here {each.here} ({each.why})" for each in refused)
+    reasons = "; ".join(
+        f"{each.what}: packed with {each.packed}, here {each.here} ({each.why})" for each in refused
+    )
     if dangerous:
         hint = "Pack them on a processor like this one; or pack there without inductor's C++ kernels."
     elif all(each.severity == "unknown" for each in refused):
         hint = "Where they are to be used, it can be compared. --force takes them all the same."
     else:
-        hint = "Fill them here with dynotune startup warm. --force takes them all the same; they are compiled anew."
+        hint = (
+            "Fill them here with dynotune startup warm. --force takes them all the same; they are "
+            "compiled anew."
+        )
     raise CannotRunHere(f"{name} was made for another machine. {reasons}.", hint=hint)
 
 

@@ -1,4 +1,5 @@
-"""`dynotune trace`: show where the time went in a recorded trace, or in a command that is recorded for this purpose."""
+"""`dynotune trace`: show where the time went in a recorded trace, or in a command that is recorded for this
+purpose."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 def trace(
     context: typer.Context,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False)
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False),
     ] = None,
     compare: Annotated[bool, option("trace_compare", "--compare")] = False,
     ranks: Annotated[bool, option("trace_ranks", "--ranks")] = False,
@@ -74,7 +76,9 @@ def trace(
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
     files_given = options.given(context, but=[name for name in context.params if name not in OF_FILES])
     if command is not None and not command:
-        raise UsageError("There is no command after --.", hint="For example: dynotune trace -- python train.py")
+        raise UsageError(
+            "There is no command after --.", hint="For example: dynotune trace -- python train.py"
+        )
     if command and files:
         raise UsageError(
             f"{files[0]} and a command were both given.",
@@ -83,12 +87,17 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
     if command is None and not files:
         raise UsageError(
             "There is no trace to read.",
-            hint="dynotune trace FILE… explains recorded traces; dynotune trace -- python train.py records one.",
+            hint=(
+                "dynotune trace FILE… explains recorded traces; dynotune trace -- python train.py records "
+                "one."
+            ),
         )
     if len(files_given) == len(OF_FILES):
         raise UsageError("--compare and --ranks exclude each other.", hint="Give one of them.")
     if command and files_given:
-        raise UsageError("--compare and --ranks are about files, and a command was given.", hint="Leave them out.")
+        raise UsageError(
+            "--compare and --ranks are about files, and a command was given.", hint="Leave them out."
+        )
     if command is None and (foreign := options.given(context, but=OF_BOTH)):
         raise UsageError(
             f"{foreign[0]} is about recording a command, and there is none.",
@@ -102,7 +111,8 @@ def _explained(files: Sequence[Path], asked: api.Question, limit_bytes: int | No
     arguments = files_of(files)
     if snapshots := [path for paths in arguments for path in paths if is_snapshot(path)]:
         raise UsageError(
-            f"{snapshots[0]} is a snapshot of memory, not a trace.", hint=f"dynotune memory {snapshots[0]} explains it."
+            f"{snapshots[0]} is a snapshot of memory, not a trace.",
+            hint=f"dynotune memory {snapshots[0]} explains it.",
         )
     return _answer(_read(arguments, limit_bytes), asked, top)
 
@@ -122,7 +132,8 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _answer(
     arguments: Sequence[Sequence[Timeline]], asked: api.Question, top: int, *, notes: Sequence[str] = ()
 ) -> Answer:
-    """Explain one trace, or the difference between two traces. `notes`: warnings known before the files were read."""
+    """Explain one trace, or the difference between two traces. `notes`: warnings known before the files were
+    read."""
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.trace_summary import TraceSummary
 

@@ -33,11 +33,15 @@ WITH_RESUME = ("budget", "output", "report", "fail_on")
 @runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", "lanes", seed=0)
 def tune(
     context: typer.Context,
-    budget: Annotated[float | None, option("tune_budget", "--budget", parser=str, callback=seconds_of)] = None,
+    budget: Annotated[
+        float | None, option("tune_budget", "--budget", parser=str, callback=seconds_of)
+    ] = None,
     recipe: Annotated[Path | None, option("tune_recipe")] = None,
     exact: Annotated[bool, option("tune_exact", "--exact")] = False,
     allow: Annotated[list[str] | None, option("tune_allow")] = None,
-    extra: Annotated[list[str] | None, option("tune_extra", "--try", autocompletion=completion.settings)] = None,
+    extra: Annotated[
+        list[str] | None, option("tune_extra", "--try", autocompletion=completion.settings)
+    ] = None,
     exclude: Annotated[list[str] | None, option("tune_exclude", autocompletion=completion.settings)] = None,
     values: Annotated[list[str] | None, option("tune_values")] = None,
     margin: Margin = 0.01,
@@ -46,7 +50,8 @@ def tune(
     ray: Annotated[str, option("tune_ray")] = "",
     resume: Resume = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Where the recipe goes. Default: {RECIPE} in this folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Where the recipe goes. Default: {RECIPE} in this folder."),
     ] = None,
     report: Annotated[Path | None, option("tune_report")] = None,
     fail_on: Annotated[str | None, option("tune_fail_on", callback=one_of("nothing-proved"))] = None,
@@ -71,7 +76,9 @@ def tune(
             base_recipe, settings = _base_recipe(recipe, run.settings, exact=exact)
             run = msgspec.structs.replace(run, settings=settings)
         elif run.settings:
-            raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
+            raise UsageError(
+                "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
+            )
         run_options.check_run(context, run)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
@@ -154,12 +161,15 @@ def _watched(work: Callable[[Watcher], T]) -> T:
             study = document.read(stopped.folder / studies.FILE, Study)
             if study.trials or study.estimates:
                 screen.print(study_report(study))
-            screen.print(f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True)
+            screen.print(
+                f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True
+            )
             raise
 
 
 def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path | None) -> Path:
-    """Copy the recipe and the report to the requested files; a recipe of other origin is not replaced without request.
+    """Copy the recipe and the report to the requested files; a recipe of other origin is not replaced without
+    request.
 
     Returns:
         The path of the recipe, if there is one.
@@ -174,7 +184,9 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
             target = folder / KEPT
             answers.say(f"Recipe: {target}")
         else:
-            answers.say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
+            answers.say(
+                f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}"
+            )
             _copy(folder / KEPT, target, "--output")
     if (folder / REPORT).exists():
         if report is not None:
@@ -199,7 +211,8 @@ def _copy(source: Path, target: Path, option: str) -> None:
 
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:
-    """Print the study, unless its JSON goes to standard output. `recipe`: the path of the recipe, if there is one."""
+    """Print the study, unless its JSON goes to standard output. `recipe`: the path of the recipe, if there is
+    one."""
     from dynotune.report.study import study_report
 
     if json != "-":

@@ -29,7 +29,8 @@ LOG = "watch.log"
 def watch(
     context: typer.Context,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders)
+        Path | None,
+        typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders),
     ] = None,
     serve: Annotated[str | None, option("watch_serve")] = None,
     token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,
@@ -69,7 +70,9 @@ def watch(
             command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, watch=begin
         )
     if settings or recipe:
-        raise UsageError("Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out.")
+        raise UsageError(
+            "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
+        )
     _join(folder, watcher, stays=serve is not None)
 
 
@@ -78,7 +81,9 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
     from dynotune.watch import Lines
 
     if own is None:
-        raise CannotRunHere("A run is watched through its folder, and there is none.", hint="Give --run-dir DIR.")
+        raise CannotRunHere(
+            "A run is watched through its folder, and there is none.", hint="Give --run-dir DIR."
+        )
     with contextlib.ExitStack() as begun:
         made = watcher(own, begun)
         log = begun.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
@@ -124,7 +129,10 @@ def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> N
     if not (folder / "plan.json").exists():
         raise CannotRunHere(
             f"{folder} is not the folder of a run.",
-            hint="`dynotune run` and `dynotune watch` make one in ~/.local/state/dynotune/runs, or in --run-dir.",
+            hint=(
+                "`dynotune run` and `dynotune watch` make one in ~/.local/state/dynotune/runs, or in "
+                "--run-dir."
+            ),
         )
     with contextlib.ExitStack() as stack:
         made = watcher(folder.absolute(), stack)
@@ -145,5 +153,7 @@ def _limit(text: str) -> tuple[str, float]:
     name, _, time = text.partition(":")
     if name not in get_args(AlertId) or not time:
         alerts = ", ".join(get_args(AlertId))
-        raise UsageError(f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {alerts}; e.g. stalled:5m.")
+        raise UsageError(
+            f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {alerts}; e.g. stalled:5m."
+        )
     return name, time_spans.seconds(time, f"--fail-on {name}:")

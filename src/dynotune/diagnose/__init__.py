@@ -1,4 +1,5 @@
-"""Diagnose why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
+"""Diagnose why a command is slow: one live run, timed and recorded, becomes an observation and then a
+diagnosis.
 
 `LiveDiagnosis` runs the command: `window` times a plain window, `profiled` records steps, `step_parts`
 rescales the trace to the length of a plain step, `attribute` states what each cause costs of it,

@@ -16,23 +16,28 @@ from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, T
 from dynotune.text import words
 
 NOTED_SHORTER = 0.05
-"""Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on it."""
+"""Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on
+it."""
 NOTED_SLOWER = 0.2
 """Relative slowdown of recorded steps from which on there is a note; the host's work is then less certain."""
 
 IMBALANCE = "rank-imbalance"
 
-PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))["part_of"]
-"""The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's work."""
+PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))[
+    "part_of"
+]
+"""The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's
+work."""
 
 AS_RECORDED = (IMBALANCE, "optimizer-forloop")
-"""Causes that keep their recorded share of a step if there is no device: a recorder slows all ranks alike, and likewise
-an optimizer's short operators and the Python between them."""
+"""Causes that keep their recorded share of a step if there is no device: a recorder slows all ranks alike,
+and likewise an optimizer's short operators and the Python between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One recorded step, in seconds. `device` and `host` are its rows in the trace; None if there is no such row."""
+    """One recorded step, in seconds. `device` and `host` are its rows in the trace; None if there is no such
+    row."""
 
     step_s: float
     num_steps: float
@@ -52,7 +57,8 @@ def attribute(
     garbage_s: float = 0.0,
     without: Mapping[str, float] | None = None,
 ) -> Attribution | Unknown:
-    """Split a step of the plain window into parts, and return the most that each cause in the trace can cost of it.
+    """Split a step of the plain window into parts, and return the most that each cause in the trace can cost
+    of it.
 
     Args:
         uses_device: whether the program is known to use a device; if so, a trace without device work is
@@ -94,7 +100,9 @@ def attribute(
     losses = [_loss(cause, seen, plain, trace, recorded, timing.step_s) for cause in trace.causes]
     return Attribution(
         shares=Shares(**{name: part / total for name, part in parts.items()}),
-        lost_time=sorted((loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id)),
+        lost_time=sorted(
+            (loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id)
+        ),
         busy_share=None if recorded.device is None else min(1.0, plain.busy / timing.step_s),
         slowed=slowed,
         notes=_notes(timing, seen, plain, slowed, has_device=recorded.device is not None),
@@ -122,12 +130,16 @@ def slowest_rank(trace: TraceSummary) -> int | None:
     return trace.ranks.stragglers[0].rank if trace.ranks is not None and trace.ranks.stragglers else None
 
 
-def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:
+def _on_device(
+    timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float
+) -> tuple[Parts, Parts]:
     """Return the parts of the recorded step and of the plain step on one device."""
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
-    return seen, plain_parts(usual, timing.step_s, wait_s, most_wait_s=timing.wait_s or 0.0, garbage_s=garbage_s)
+    return seen, plain_parts(
+        usual, timing.step_s, wait_s, most_wait_s=timing.wait_s or 0.0, garbage_s=garbage_s
+    )
 
 
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
@@ -144,7 +156,8 @@ def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded)
 
 
 def _on_host(timing: Timing, recorded: _Recorded, host: HostTime, garbage_s: float) -> tuple[Parts, Parts]:
-    """Return CPU parts: operators and collectives keep their seconds, Python gets the rest, up to its recorded time."""
+    """Return CPU parts: operators and collectives keep their seconds, Python gets the rest, up to its
+    recorded time."""
     step_s, num = timing.step_s, recorded.num_steps
     waited = timing.wait_s is not None and not host.loader_in_background
     loader_s = min(step_s, timing.wait_s if waited and timing.wait_s is not None else host.loader_s / num)
@@ -171,7 +184,8 @@ def _on_host(timing: Timing, recorded: _Recorded, host: HostTime, garbage_s: flo
 
 
 def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
-    """Return two shares of the exposed copy time: copies between host and device, and copies between devices."""
+    """Return two shares of the exposed copy time: copies between host and device, and copies between
+    devices."""
     total_s = sum(row.exposed_s for row in copies)
     if not total_s:
         return 1.0, 0.0
@@ -181,14 +195,17 @@ def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
 
 
 def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> float:
-    """Return the share of the idle time after synchronisations that follows waits for copies to the device."""
+    """Return the share of the idle time after synchronisations that follows waits for copies to the
+    device."""
     if not seen.sync:
         return 0.0
     lost_s = sum(cause.share for cause in trace.causes if cause.id == "h2d-blocking") * recorded.step_s
     return min(1.0, lost_s / seen.sync)
 
 
-def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
+def _loss(
+    cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float
+) -> LostTime:
     """Return the loss to a cause as a share of a plain step, at most 1.
 
     The share scales with the part of the step that the cause belongs to, and does not exceed that part.
@@ -212,7 +229,9 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded
         worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
         share = (idle_s + worked_s) / step_s
     evidence = list(cause.evidence)
-    return LostTime(id=cause.id, share=min(1.0, share), claim=cause.claim, where=cause.where, evidence=evidence)
+    return LostTime(
+        id=cause.id, share=min(1.0, share), claim=cause.claim, where=cause.where, evidence=evidence
+    )
 
 
 def _part(parts: Parts, name: str) -> float:
@@ -223,12 +242,18 @@ def _part(parts: Parts, name: str) -> float:
 
 def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_device: bool) -> list[str]:
     step, busy, unseen = map(words.duration, (timing.step_s, seen.busy, plain.unseen))
-    spread = f"{words.duration(timing.median_step_s)} in the middle, {words.duration(timing.longest_step_s)} at most"
+    spread = (
+        f"{words.duration(timing.median_step_s)} in the middle, "
+        f"{words.duration(timing.longest_step_s)} at most"
+    )
     shorter = (
-        f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the recorded "
+        f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the "
+        "recorded "
         "steps are not like the others, or clocks changed. Shares are in proportion."
     )
-    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: the host's time is scaled back."
+    slower = (
+        f"A recorded step took {slowed:.2f} times as long as a plain one: the host's time is scaled back."
+    )
     longer = (
         f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
         f"now and then ({spread}). What they waited for is not known."

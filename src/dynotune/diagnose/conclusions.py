@@ -1,4 +1,5 @@
-"""Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
+"""Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in
+docs/reference/diagnosis.md."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,8 @@ from dynotune.text import words
 DISTURBED = 0.25
 """Share of the cores: if other programs use as much, steps take longer and spend their time differently."""
 LEAST_AVOIDABLE = 0.10
-"""Share of a step: a smaller part is no bottleneck. `compare` proves a gain of this size in four to six pairs."""
+"""Share of a step: a smaller part is no bottleneck. `compare` proves a gain of this size in four to six
+pairs."""
 DEVICE_BUSY = 0.70
 """Busy share of a step: below this, a device waits for longer than a faster device could make up for."""
 OPERATORS_DOMINATE = 0.50
@@ -63,7 +65,9 @@ def conclude(
     has_device = not isinstance(attribution, Unknown) and attribution.busy_share is not None
     delays = attribution if isinstance(attribution, Unknown) else observation.delays
     if not isinstance(attribution, Unknown):
-        found, told = corrected(bottleneck(attribution), avoidable(attribution), delays, has_device=has_device)
+        found, told = corrected(
+            bottleneck(attribution), avoidable(attribution), delays, has_device=has_device
+        )
         notes = [told, *notes] if told else notes
         findings = _bounded(findings, found, delays)
         workers = max((loader.num_workers for loader in loaders), default=0)
@@ -97,7 +101,9 @@ def _bounded(findings: Sequence[Finding], found: Bottleneck, delays: DelayTests 
     if most is None:
         return list(findings)
     share, other = most
-    told = f"Delays show that {other} takes over as the bottleneck once {words.share(share)} of a step is saved."
+    told = (
+        f"Delays show that {other} takes over as the bottleneck once {words.share(share)} of a step is saved."
+    )
     rules = all_rules()
 
     def bounded(finding: Finding) -> Finding:
@@ -111,7 +117,8 @@ def _bounded(findings: Sequence[Finding], found: Bottleneck, delays: DelayTests 
 
 
 def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_workers: int) -> Finding:
-    """Return the finding with the predicted saving of each of its settings, where the timeline gives a prediction.
+    """Return the finding with the predicted saving of each of its settings, where the timeline gives a
+    prediction.
 
     A prediction for a knob without a value is for more workers than the loader's `num_workers`.
     """
@@ -133,7 +140,8 @@ def _disturbance(observation: Observation) -> str:
 
 
 def bottleneck(attribution: Attribution) -> Bottleneck:
-    """Return the largest avoidable part if it takes a tenth of a step, else the device if it works most of the time."""
+    """Return the largest avoidable part if it takes a tenth of a step, else the device if it works most of
+    the time."""
     largest, share = max(avoidable(attribution).items(), key=lambda part: part[1])
     if share >= LEAST_AVOIDABLE:
         return largest
@@ -143,7 +151,8 @@ def bottleneck(attribution: Attribution) -> Bottleneck:
 
 
 def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
-    """Return the shares of all parts that a better program would avoid; of equal shares, the preferred one first."""
+    """Return the shares of all parts that a better program would avoid; of equal shares, the preferred one
+    first."""
     shares = attribution.shares
     allocating = min(shares.host, sum(loss.share for loss in attribution.lost_time if loss.id in ALLOCATOR))
     # Without late batches, the work for which the device then waits would already be queued.
@@ -170,7 +179,8 @@ def verdict(
     *,
     of_loader: Place = NOWHERE,
 ) -> str:
-    """State in one sentence how long a step takes, the largest loss and its place, and the finding that explains it.
+    """State in one sentence how long a step takes, the largest loss and its place, and the finding that
+    explains it.
 
     Args:
         of_loader: the place where the program draws from its loader, for a verdict whose trace has no place.
@@ -179,7 +189,11 @@ def verdict(
         return f"No step was timed: {timing.reason}."
     takes = f"A step takes {words.duration(timing.step_s)}"
     if isinstance(attribution, Unknown):
-        waits = "" if timing.wait_s is None else f" and waits {words.duration(timing.wait_s)} of it for the data loader"
+        waits = (
+            ""
+            if timing.wait_s is None
+            else f" and waits {words.duration(timing.wait_s)} of it for the data loader"
+        )
         return f"{takes}{waits}; where the rest goes is not known: {attribution.reason}."
     leading = leading_finding(found, findings)
     told = "" if leading is None or leading.id in GENERAL else f": {_as_clause(leading.claim)}"
@@ -198,7 +212,9 @@ def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
     found = [
         (finding.share, finding)
         for finding in findings
-        if finding.id in rules and rules[finding.id].family == OF_SOME_STEPS and not isinstance(finding.share, Unknown)
+        if finding.id in rules
+        and rules[finding.id].family == OF_SOME_STEPS
+        and not isinstance(finding.share, Unknown)
     ]
     share, finding = max(found, key=lambda pair: pair[0], default=(0.0, None))
     return finding if share >= LEAST_AVOIDABLE else None
@@ -218,7 +234,8 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
 
 
 def _bottlenecks(finding: Finding, family: Family | None) -> set[Bottleneck]:
-    """Return a finding's bottlenecks: by its cause in the trace, by causes it explains, or by its rule's family."""
+    """Return a finding's bottlenecks: by its cause in the trace, by causes it explains, or by its rule's
+    family."""
     ids = (finding.id, *finding.also)
     if any(id_ in ALLOCATOR for id_ in ids):
         return {"memory"}

@@ -1,6 +1,7 @@
 """Choose which parts of a step to delay, and draw conclusions from the step's answers.
 
-A recorded window is slower than the program, so its shares are inferred. An answer to a delay is measured without a
+A recorded window is slower than the program, so its shares are inferred. An answer to a delay is measured
+without a
 profiler: where both decide and disagree, the answer counts.
 """
 
@@ -18,7 +19,8 @@ from dynotune.schema.observation import Observation, ProcessState
 from dynotune.text import words
 
 LEAST_WAIT = 0.02
-"""Share of a step: a program that waits for its loader for less has batches ready, so a small delay cannot show."""
+"""Share of a step: a program that waits for its loader for less has batches ready, so a small delay cannot
+show."""
 LEAST_COPIED = 0.05
 """Share of a step that copies to the device take: the answer to a delay of less would be the device's."""
 LONGEST_STEP_S = 2.0
@@ -42,7 +44,8 @@ NAMED: Mapping[DelayedPart, str] = {
 
 
 def delays_of(observation: Observation) -> list[Delay] | Unknown:
-    """Return the parts of the program that are worth a delay; Unknown, with the reason, if none can be tested."""
+    """Return the parts of the program that are worth a delay; Unknown, with the reason, if none can be
+    tested."""
     processes = observation.processes
     if isinstance(processes, Unknown) or not processes:
         return Unknown("no process of the command made steps")
@@ -99,13 +102,17 @@ def tested(runner: TaskRunner, observation: Observation) -> DelayTests | Unknown
 
 
 def corrected(
-    found: Bottleneck, avoidable: Mapping[Bottleneck, float], delays: DelayTests | Unknown, *, has_device: bool
+    found: Bottleneck,
+    avoidable: Mapping[Bottleneck, float],
+    delays: DelayTests | Unknown,
+    *,
+    has_device: bool,
 ) -> tuple[Bottleneck, str]:
     """Return the bottleneck that the delays bear out, and a sentence if it is not the recorded one.
 
-    A recorded bottleneck stays unless a delay of its part clearly does not lengthen a step, and a delay of another part
-    clearly does. Without a device, operators run in the thread that the host's delay stops, so that delay cannot tell
-    operators from Python.
+    A recorded bottleneck stays unless a delay of its part clearly does not lengthen a step, and a delay of
+    another part clearly does. Without a device, operators run in the thread that the host's delay stops, so
+    that delay cannot tell operators from Python.
     """
     if isinstance(delays, Unknown):
         return found, ""
@@ -113,19 +120,25 @@ def corrected(
     part = PART_OF.get(found)
     if part is None or is_critical.get(part) is not False:
         return found, ""
-    critical = [name for name, other in PART_OF.items() if name not in ("memory", found) and is_critical.get(other)]
+    critical = [
+        name for name, other in PART_OF.items() if name not in ("memory", found) and is_critical.get(other)
+    ]
     if not has_device and "host" in critical and avoidable.get("host", 0.0) < 0.1:
         critical = ["device" if name == "host" else name for name in critical]
     if not critical:
         return found, ""
     other = max(critical, key=lambda name: avoidable.get(name, 0.0))
     told = (
-        "the thread that makes the steps" if not has_device and other in ("host", "device") else NAMED[PART_OF[other]]
+        "the thread that makes the steps"
+        if not has_device and other in ("host", "device")
+        else NAMED[PART_OF[other]]
     )
     slope = next(test.slope for test in delays.tests if test.part == part)
     return other, (
-        f"The recorded steps name {NAMED[part]} as the bottleneck. A delay of {NAMED[part]} lengthened a step by "
-        f"{words.share(max(0.0, slope))} of the delay only, and a delay of {told} did lengthen it, so the verdict "
+        f"The recorded steps name {NAMED[part]} as the bottleneck. A delay of {NAMED[part]} lengthened a "
+        "step by "
+        f"{words.share(max(0.0, slope))} of the delay only, and a delay of {told} did lengthen it, so the "
+        "verdict "
         "follows the delays."
     )
 
@@ -133,9 +146,9 @@ def corrected(
 def most_saved(found: Bottleneck, delays: DelayTests | Unknown) -> tuple[float, str] | None:
     """Return the share of a step that a cure of the bottleneck saves at most, and the part that binds then.
 
-    A part that hides a delay of up to its slack becomes critical itself once the bottleneck is shorter by as much. The
-    upper end of the slack's interval counts. None if the bottleneck was not tested, or if no other part's slack is
-    known.
+    A part that hides a delay of up to its slack becomes critical itself once the bottleneck is shorter by as
+    much. The upper end of the slack's interval counts. None if the bottleneck was not tested, or if no other
+    part's slack is known.
     """
     if isinstance(delays, Unknown):
         return None

@@ -1,4 +1,5 @@
-"""Plan a TensorRT engine: shapes of a live run, profiles that cover them, and a script for the tools that build it."""
+"""Plan a TensorRT engine: shapes of a live run, profiles that cover them, and a script for the tools that
+build it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +27,13 @@ NUM_CALLS = 10_000
 def live_shapes(
     run: RunSpec, watcher: Watcher, most_s: float, *, onnx: bool = False
 ) -> tuple[ShapeHistogram, Path, str]:
-    """Run the command, and count the input shapes of its largest module for `most_s` seconds after the first call.
+    """Run the command, and count the input shapes of its largest module for `most_s` seconds after the first
+    call.
 
     If `onnx` is true, export that module to `model.onnx` in the run's folder afterwards.
 
-    Returns: the shapes, the run's folder (which holds them as `shapes.json`), and why the export failed, or "".
+    Returns: the shapes, the run's folder (which holds them as `shapes.json`), and why the export failed, or
+        "".
 
     Raises CommandFailed and CannotRunHere: as `run_settings`; or no module is called with tensors.
     """
@@ -53,9 +56,13 @@ def live_shapes(
     events = [event for record in outcome.records if (event := record.last(ShapesCounted)) is not None]
     seen = [one for event in events for one in event.modules if any(call.shapes for call in one.calls)]
     if not seen:
-        raise CannotRunHere("No module of the command was called with tensors.", hint=f"The run is in {folder}.")
+        raise CannotRunHere(
+            "No module of the command was called with tensors.", hint=f"The run is in {folder}."
+        )
     largest = max(seen, key=lambda one: (one.num_parameters, sum(call.num for call in one.calls)))
-    ranks = [one for one in seen if (one.module, one.num_parameters) == (largest.module, largest.num_parameters)]
+    ranks = [
+        one for one in seen if (one.module, one.num_parameters) == (largest.module, largest.num_parameters)
+    ]
     found = msgspec.structs.replace(largest, calls=[call for one in ranks for call in one.calls])
     document.write(folder / "shapes.json", found)
     exports = [event.onnx for event in events if event.onnx is not None]
@@ -89,7 +96,11 @@ def plan_engine(
     if precision is not None:
         plan = _as_exact(plan, document.read(precision, Precision), precision)
     if onnx is not None:
-        check = check_onnx(folder / "model.onnx", sorted(folder.glob("onnx-*.npz"))) if not onnx else Unknown(onnx)
+        check = (
+            check_onnx(folder / "model.onnx", sorted(folder.glob("onnx-*.npz")))
+            if not onnx
+            else Unknown(onnx)
+        )
         plan = msgspec.structs.replace(plan, onnx=check)
     varies = len(plan.histogram.calls) > 1 if is_dynamic is None else is_dynamic
     plan = msgspec.structs.replace(plan, script=engines.build_script(plan, is_dynamic=varies, model=model))
@@ -100,14 +111,19 @@ def plan_engine(
 
 
 def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> EnginePlan:
-    """Limit the workspace to the card's free memory, and scale a step's memory, without weights, to each profile."""
+    """Limit the workspace to the card's free memory, and scale a step's memory, without weights, to each
+    profile."""
     known = [(one.total_bytes, one.others_bytes) for one in ranks]
     left = [total - others for total, others in known if total and not isinstance(others, Unknown)]
     peaks = [one.peak for one in ranks if one.trains is False and not isinstance(one.peak, Unknown)]
-    step = max((one.of("inputs") + one.of("activations") + one.of("temporary") for one in peaks), default=None)
+    step = max(
+        (one.of("inputs") + one.of("activations") + one.of("temporary") for one in peaks), default=None
+    )
     largest = max(engines.num_elements(call.shapes) for call in plan.histogram.calls)
     sized = [
-        msgspec.structs.replace(one, context_bytes=step * engines.num_elements(one.max) // largest if step else None)
+        msgspec.structs.replace(
+            one, context_bytes=step * engines.num_elements(one.max) // largest if step else None
+        )
         for one in plan.profiles
     ]
     workspace = min(left) if left else Unknown(f"{file} does not say what others hold")
@@ -116,8 +132,12 @@ def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> Engine
 
 def _as_exact(plan: EnginePlan, measured: Precision, file: Path) -> EnginePlan:
     """Set the engine's error tolerance to a multiple of the measured error of TF32."""
-    results = [arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"]
-    noise = max([one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0)
+    results = [
+        arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"
+    ]
+    noise = max(
+        [one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0
+    )
     if not 0 < noise * NO_WORSE < 1:
         note = f"{file} has no error of TF32 in outputs: the usual tolerance applies."
         return msgspec.structs.replace(plan, notes=[*plan.notes, note])

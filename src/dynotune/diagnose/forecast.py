@@ -1,4 +1,5 @@
-"""Forecast the step time with one change of the loader. docs/reference/diagnosis.md defines the arithmetic."""
+"""Forecast the step time with one change of the loader. docs/reference/diagnosis.md defines the
+arithmetic."""
 
 import json
 import math
@@ -31,7 +32,8 @@ Trial = Mapping[str, tuple[float, float]]
 def forecast_loader(
     run: RunSpec, observation: Observation, bounds: Sequence[UpperBound] | Unknown
 ) -> list[Forecast] | Unknown:
-    """Return the predicted step time for each change of the loader that was isolated; decoders are tried for this."""
+    """Return the predicted step time for each change of the loader that was isolated; decoders are tried for
+    this."""
     if isinstance(bounds, Unknown):
         return bounds
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
@@ -68,9 +70,16 @@ class _Steps:
         return max(loader_s, self.step_s) if workers else loader_s + self.step_s
 
     def with_loader(
-        self, change: str, loader_s: float, least_s: float, note: str, setting: str, workers: int | None = None
+        self,
+        change: str,
+        loader_s: float,
+        least_s: float,
+        note: str,
+        setting: str,
+        workers: int | None = None,
     ) -> Forecast:
-        """Return a forecast: `loader_s`, or the model if slower, plus fixed overhead, which the bound leaves out."""
+        """Return a forecast: `loader_s`, or the model if slower, plus fixed overhead, which the bound leaves
+        out."""
         num = self.workers if workers is None else workers
         now_s = self._together(self.loader_s, self.workers)
         step_s = self._together(loader_s, num) + max(0.0, self.both_s - now_s)
@@ -79,12 +88,16 @@ class _Steps:
         return Forecast(change=change, setting=setting, note=note, **times)
 
     def less(self, change: str, share: float, most: float, note: str = "", setting: str = "") -> Forecast:
-        """Return a forecast without `share` of the loader's time; its bound is without `most` of that time."""
-        return self.with_loader(change, self.loader_s * (1 - share), self.loader_s * (1 - most), note, setting=setting)
+        """Return a forecast without `share` of the loader's time; its bound is without `most` of that
+        time."""
+        return self.with_loader(
+            change, self.loader_s * (1 - share), self.loader_s * (1 - most), note, setting=setting
+        )
 
 
 def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | None) -> Iterator[Forecast]:
-    """Forecast more workers: each makes batches as fast as a worker does now, as long as there are cores for them."""
+    """Forecast more workers: each makes batches as fast as a worker does now, as long as there are cores for
+    them."""
     if loader.splits_by_worker is False or not cores:
         return
     one_s, now = steps.loader_s * max(1, steps.workers), steps.workers
@@ -94,7 +107,8 @@ def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | Non
     for num in sorted(num for num in wanted if 1 <= num <= most and num != now):
         loader_s = max(one_s / num, one_s * computes / cores) + (0.0 if now else HANDOVER_S)
         change, setting = f"{num} worker{'s' * (num > 1)}", f"loader.num_workers={num}"
-        # Fewer workers compete less for cores and memory, so each may be faster than now, by an unknown factor.
+        # Fewer workers compete less for cores and memory, so each may be faster than now, by an unknown
+        # factor.
         least_s = one_s / num if num > now else min(steps.loader_s, one_s * computes / min(cores, now))
         yield steps.with_loader(change, loader_s, least_s, note="", setting=setting, workers=num)
 
@@ -104,13 +118,20 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
     if read >= NOTABLE:
         if loading.read_bytes and loading.storage_bytes is not None:
             stored = loading.storage_bytes / loading.read_bytes
-            least, note = most_read if stored >= NOTABLE else IN_DOUBT, f"now {stored:.0%} of it comes from storage"
+            least, note = (
+                most_read if stored >= NOTABLE else IN_DOUBT,
+                f"now {stored:.0%} of it comes from storage",
+            )
             yield steps.less("all that is read in the page cache", read * stored, least, note)
         yield steps.less("samples in memory, nothing read", read, most_read)
     resized, most = _share(loading, lambda part: part.part == "transform" and "resize" in part.what.lower())
     if resized >= NOTABLE:
-        yield steps.less("resizing on the GPU", resized, most, "the GPU gets larger pictures, and has to resize them")
-    now = next((one.what for one in loading.parts if one.part == "decode" and one.what.lower() in trial), None)
+        yield steps.less(
+            "resizing on the GPU", resized, most, "the GPU gets larger pictures, and has to resize them"
+        )
+    now = next(
+        (one.what for one in loading.parts if one.part == "decode" and one.what.lower() in trial), None
+    )
     if now is None:
         return
     decoded, most = _share(loading, lambda part: part.part == "decode" and part.what == now)
@@ -119,7 +140,10 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
     for name, (usual_s, fastest_s) in trial.items():
         if name != now.lower():
             spared, at_most = 1 - usual_s / usual_now_s, 1 - min(1.0, fastest_s / usual_now_s)
-            note = f"a file takes {usual_s * 1e3:.3g} ms, and {usual_now_s * 1e3:.3g} ms by {now}; pixels may differ"
+            note = (
+                f"a file takes {usual_s * 1e3:.3g} ms, and {usual_now_s * 1e3:.3g} ms by {now}; pixels "
+                "may differ"
+            )
             setting = f"decode.backend={name}" if is_setting else ""
             yield steps.less(f"decoding by {name}", decoded * spared, most * at_most, note, setting)
 
@@ -135,7 +159,8 @@ def _share(loading: Loading, chosen: Callable[[SamplePart], bool]) -> tuple[floa
 
 
 def try_decoders(run: RunSpec, loader: Loader) -> Trial:
-    """Time the installed decoders on some of the program's own files, in as many processes as the loader has workers.
+    """Time the installed decoders on some of the program's own files, in as many processes as the loader has
+    workers.
 
     Returns:
         Times by decoder; empty if no file was noted or no decoder could be tried.
@@ -143,12 +168,21 @@ def try_decoders(run: RunSpec, loader: Loader) -> Trial:
     decoded = [] if isinstance(loader.loading, Unknown) else loader.loading.decoded
     files = [path for path in decoded if Path(path).is_file()]
     python = probe.interpreter(run.command, run.env, run.cwd)
-    words, num = [str(TRIAL), *dict.fromkeys(files)], max(1, min(loader.num_workers, MOST_TRIALS)) if files else 0
+    words, num = (
+        [str(TRIAL), *dict.fromkeys(files)],
+        max(1, min(loader.num_workers, MOST_TRIALS)) if files else 0,
+    )
     with ThreadPoolExecutor(MOST_TRIALS) as pool:
-        ends = [pool.submit(probe.run_python, python, words, run.cwd, run.env, TRIAL_TIMEOUT_S, "") for _ in range(num)]
+        ends = [
+            pool.submit(probe.run_python, python, words, run.cwd, run.env, TRIAL_TIMEOUT_S, "")
+            for _ in range(num)
+        ]
     answers = [found for end in ends if (found := _times(end.result()))]
     return {
-        name: (statistics.median(answer[name][0] for answer in answers), min(answer[name][1] for answer in answers))
+        name: (
+            statistics.median(answer[name][0] for answer in answers),
+            min(answer[name][1] for answer in answers),
+        )
         for name in (sorted(set.intersection(*map(set, answers))) if answers else ())
     }
 

@@ -1,4 +1,5 @@
-"""Compile caches that a program puts into a new folder in each run, so that nothing compiled is found again."""
+"""Compile caches that a program puts into a new folder in each run, so that nothing compiled is found
+again."""
 
 from __future__ import annotations
 

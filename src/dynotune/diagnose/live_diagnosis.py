@@ -1,4 +1,5 @@
-"""Gather an observation in one live run: machine facts, a plain window, recorded steps, and further measurements."""
+"""Gather an observation in one live run: machine facts, a plain window, recorded steps, and further
+measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ OF_WAITING = 0.5
 LEAST_LEFT = 0.2
 """Share of the time for measurements that is left for recording, however long the start took."""
 MACHINE_S = 20.0
-"""Time limit in seconds: the target imports torch to report its build, which takes long if its disk is cold."""
+"""Time limit in seconds: the target imports torch to report its build, which takes long if its disk is
+cold."""
 
 
 class LiveDiagnosis:
@@ -49,8 +51,8 @@ class LiveDiagnosis:
 
     Args:
         limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or `LIMIT_S`.
-        share_s: seconds that all measurements shall take; a start that takes longer leaves each of them some seconds.
-            None for as long as they need.
+        share_s: seconds that all measurements shall take; a start that takes longer leaves each of them some
+            seconds. None for as long as they need.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.
@@ -65,7 +67,9 @@ class LiveDiagnosis:
         self._share_s, self._began_s = share_s, time.monotonic()
         self._leave = ExitStack()
         facts = checked_facts(run, run.window_steps, watcher)
-        self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
+        self.runner = TaskRunner(
+            run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True
+        )
         if share_s is not None:
             self.runner.restless_s = min(self.runner.restless_s, share_s * OF_WAITING)
         self._processes: Sequence[ProcessState] = []
@@ -113,7 +117,9 @@ class LiveDiagnosis:
             facts={**facts, **watched, **fresh_caches(plain.processes), **whole},
             processes=plain.processes,
             trace=trace,
-            attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
+            attribution=attributed(
+                plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines
+            ),
             memory=memory,
             notes=plain.notes,
         )
@@ -166,7 +172,8 @@ class LiveDiagnosis:
 def observed(
     run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False, delays: bool = False
 ) -> tuple[Observation, Path, dict[str, Any]]:
-    """Observe a command and take the further measurements; if it trains too briefly, observe its inference phase.
+    """Observe a command and take the further measurements; if it trains too briefly, observe its inference
+    phase.
 
     Returns:
         The observation, its file, and the other arguments of `conclude`.
@@ -205,14 +212,16 @@ def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
 
 
 def refuse_torch(facts: Facts) -> None:
-    """Refuse a torch that is known to be too old for the agent. Raises CannotRunHere: this torch is too old."""
+    """Refuse a torch that is known to be too old for the agent. Raises CannotRunHere: this torch is too
+    old."""
     version = facts.get("torch.version")
     if not isinstance(version, str):
         return
     numbers = version.split("+")[0].split(".")[:2]
     if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < OLDEST_TORCH:
         raise CannotRunHere(
-            f"The command's torch is {version}; watching it takes {'.'.join(map(str, OLDEST_TORCH))} or newer.",
+            f"The command's torch is {version}; watching it takes {'.'.join(map(str, OLDEST_TORCH))} or "
+            "newer.",
             hint="dynotune doctor looks at machine and environment with any torch.",
         )
 

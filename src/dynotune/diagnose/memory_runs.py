@@ -1,4 +1,5 @@
-"""Account for device memory and predict what fits, by live runs that record the allocator at one or more batches.
+"""Account for device memory and predict what fits, by live runs that record the allocator at one or more
+batches.
 
 Without a GPU the runs use a pretended one, and predicted memory takes the place of measured memory.
 """
@@ -29,7 +30,8 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 EARLY_STEP = 3
-"""Step at which the recorded history ends: the steps before it create the optimizer's states and all lasting blocks."""
+"""Step at which the recorded history ends: the steps before it create the optimizer's states and all lasting
+blocks."""
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
 """Time limit in seconds when a diagnosis also records memory, since its main subject is time."""
@@ -37,7 +39,8 @@ MAX_SNAPSHOT_BYTES = 1 << 30
 PRETENDED_WARMUP_STEPS = 1
 """The first step creates the optimizer's states."""
 KERNELS_SPREAD = 0.03
-"""Relative error of activations and temporary buffers: memory that kernels take themselves is only partly known."""
+"""Relative error of activations and temporary buffers: memory that kernels take themselves is only partly
+known."""
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
 """Memory of one rank on one device, and its blocks: since the start, or only those of the recorded steps."""
@@ -51,7 +54,8 @@ def live_memory(
     card: str | None = None,
     asked: Sequence[int] = (),
 ) -> tuple[MemoryAccount, Path]:
-    """Run the command, once or with each batch, and account for its memory; without a GPU, on a pretended one.
+    """Run the command, once or with each batch, and account for its memory; without a GPU, on a pretended
+    one.
 
     Args:
         batches: settings that each give one run another batch size (`arg.batch=8`); none for a single run.
@@ -95,10 +99,12 @@ def live_memory(
 
 
 def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
-    """Record the allocator in a live run; return each rank's memory on each of its devices, and the allocator's blocks.
+    """Record the allocator in a live run; return each rank's memory on each of its devices, and the
+    allocator's blocks.
 
     Args:
-        runner: of a live run in progress, or not yet started; then the command is started, again if it ends too soon.
+        runner: of a live run in progress, or not yet started; then the command is started, again if it ends
+            too soon.
 
     Raises:
         CommandFailed, CannotRunHere: see `live_memory`.
@@ -146,7 +152,8 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
 
 
 def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
-    """Return the whole history of the first steps, by process and device, without histories that were cut short."""
+    """Return the whole history of the first steps, by process and device, without histories that were cut
+    short."""
     found: dict[tuple[int, int], Lives] = {}
     for event in runner.planned().all(HistoryRecorded):
         folder = runner.outcome().folder
@@ -170,7 +177,8 @@ def _ranks(
     used_before: Mapping[int, probe.DeviceMemory | Unknown],
     steps: Mapping[int, Sequence[float]],
 ) -> list[Recorded]:
-    """Return the memory of one process on each device. The process named the files: read only those in the folder."""
+    """Return the memory of one process on each device. The process named the files: read only those in the
+    folder."""
     owners = document.read(folder / Path(event.owners).name, Owners)
     snapshot = load_snapshot(folder / Path(event.file).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = event.pid, event.first_step
@@ -190,7 +198,9 @@ def _ranks(
             owners,
             lives,
             process_bytes=own,
-            others_bytes=own if isinstance(own, Unknown) else max(0, device.total_bytes - device.free_bytes - own),
+            others_bytes=own
+            if isinstance(own, Unknown)
+            else max(0, device.total_bytes - device.free_bytes - own),
             pid=pid,
             rank=event.rank,
             before_s=statistics.median(before) if before else None,
@@ -200,13 +210,18 @@ def _ranks(
     return found
 
 
-def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
-    """Return the memory that the process would hold on the GPU, with the allocator's blocks placed as there."""
+def _pretended(
+    device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu
+) -> RankMemory:
+    """Return the memory that the process would hold on the GPU, with the allocator's blocks placed as
+    there."""
     facts, settings = owners.facts, _allocator(run)
     if settings.unmodelled:
         raise CannotRunHere(f"{settings.unmodelled} of the allocator's settings is not modelled.")
     device, lives = memory.placed(device, lives, settings, limit_bytes=_share_of(device.total_bytes, facts))
-    outside, spread, notes = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
+    outside, spread, notes = memory.outside(
+        gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves"))
+    )
     own, notes = device.reserved_bytes + outside, [*owners.notes, *notes]
     # The step time would be this machine's.
     rank = memory.account(device, owners, lives, process_bytes=own, others_bytes=0, notes=notes, step_s=None)
@@ -221,7 +236,8 @@ def _allocator(run: RunSpec) -> memory.AllocatorSettings:
 
 
 def _limit_bytes(rank: RankMemory, card: PretendedGpu | None) -> int:
-    """Return the bytes of the device, or of another card, that the command can use: the total less what others hold."""
+    """Return the bytes of the device, or of another card, that the command can use: the total less what
+    others hold."""
     others = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
     total = (rank.total_bytes or 0) if card is None else card.total_bytes
     free = total - others if card is None else total
@@ -270,7 +286,9 @@ def _capacity(
         if batch is None:
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
-            return Unknown("the driver does not report the memory of the process, so no total can be predicted")
+            return Unknown(
+                "the driver does not report the memory of the process, so no total can be predicted"
+            )
         if batch in measured:
             return Unknown(f"every run had a batch of {batch}: the argument does not change the batch")
         measured[batch], histories[batch] = peak, lives

@@ -15,7 +15,8 @@ LEAK = "leak-graph-kept"
 
 
 def counted(runner: TaskRunner, observation: Observation) -> GrownObjects | Unknown:
-    """Count objects in the observed program, whose live run goes on afterwards; Unknown, with the reason, if not."""
+    """Count objects in the observed program, whose live run goes on afterwards; Unknown, with the reason, if
+    not."""
     findings, _ = examine(ObservationView(observation), "program")
     if not any(finding.id == LEAK for finding in findings):
         return Unknown("the memory of the program does not grow")

@@ -32,9 +32,15 @@ class FunctionAt(NamedTuple):
 
 
 def function_at(place: str) -> FunctionAt | None:
-    """Return the function that a place names; None if the place has no line, or is no function of the program."""
+    """Return the function that a place names; None if the place has no line, or is no function of the
+    program."""
     match = FUNCTION.fullmatch(place)
-    if match is None or match["line"] is None or _NO_NAME.match(match["name"]) or _INSTALLED.search(match["file"]):
+    if (
+        match is None
+        or match["line"] is None
+        or _NO_NAME.match(match["name"])
+        or _INSTALLED.search(match["file"])
+    ):
         return None
     return FunctionAt(match["file"], int(match["line"]), match["name"])
 
@@ -46,7 +52,8 @@ def same_function(one: str, other: str) -> bool:
 
 
 def functions_to_delay(findings: Iterable[Finding], process: ProcessState) -> list[str]:
-    """Return the places of the functions that claim most of a step: those of loud findings, then those seen most.
+    """Return the places of the functions that claim most of a step: those of loud findings, then those seen
+    most.
 
     Functions that hold the loop of the steps are left out, since no step calls them.
     """
@@ -80,7 +87,8 @@ def _seen_most(process: ProcessState) -> list[str]:
 
 
 def _holding_the_loop(process: ProcessState) -> set[tuple[str, str]]:
-    """Return the functions that draw the steps' batches, and those that nearly all samples show on the stack."""
+    """Return the functions that draw the steps' batches, and those that nearly all samples show on the
+    stack."""
     draws = [function_at(loader.place.function) for loader in process.loaders]
     most = max((line.num for line in process.stack), default=0)
     seen = Counter[tuple[str, str]]()

@@ -1,4 +1,5 @@
-"""Record steps: the trace gives shares of time, never durations. Without a trace, the window's findings remain."""
+"""Record steps: the trace gives shares of time, never durations. Without a trace, the window's findings
+remain."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from dynotune.trace.readers import read_traces
 NEVER_RECORDED = (Reason.PROGRAM_PROFILES, Reason.NO_TORCH, Reason.OTHER_PROFILER, Reason.NO_DEVICE_WORK)
 
 MOST_SLOWED = 2.0
-"""Factor of the step time, for programs without a device: beyond this, a trace is of little use, because operators are
-slow, too, when the recorder's writes fill the processor's caches."""
+"""Factor of the step time, for programs without a device: beyond this, a trace is of little use, because
+operators are slow, too, when the recorder's writes fill the processor's caches."""
 
 
 class RecordedSteps(NamedTuple):
@@ -40,10 +41,11 @@ class RecordedSteps(NamedTuple):
 def profiled(
     runner: TaskRunner, run: RunSpec, watcher: Watcher, most_s: float = MOST_RECORDED_S
 ) -> RecordedSteps | Unknown:
-    """Record steps of the live run for `most_s`, with stacks, or without if that fails; Unknown if neither works.
+    """Record steps of the live run for `most_s`, with stacks, or without if that fails; Unknown if neither
+    works.
 
-    If stacks slow a program on the CPU down, steps are recorded again without stacks, and only code places are taken
-    from the first trace. The summary's notes begin with warnings about the recorded steps.
+    If stacks slow a program on the CPU down, steps are recorded again without stacks, and only code places
+    are taken from the first trace. The summary's notes begin with warnings about the recorded steps.
     """
     failed = ""
     for stacks in (True, False):
@@ -87,7 +89,9 @@ def _summary(recording: Recording, failed: str) -> RecordedSteps:
         raise NotRecorded(why, code=code)
     notes = [*(f"Recorded steps: {note}" for note in recording.notes), *summary.notes]
     found = RecordedSteps(timelines, msgspec.structs.replace(summary, notes=notes))
-    return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
+    return (
+        found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
+    )
 
 
 def _less_slowed(
@@ -96,22 +100,29 @@ def _less_slowed(
     """Record again without stacks if stacks made steps on the CPU far longer; otherwise return `found`."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
-    watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
+    watcher.say(
+        f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without."
+    )
     try:
         again = _summary(_recorded(runner, request), "")
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
-        return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")
+        return found.noting(
+            f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}"
+        )
     # Causes are sorted by size, so the largest of each kind is kept.
     places = {cause.id: cause.where for cause in reversed(found.summary.causes)}
     causes = [
-        cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
+        cause
+        if cause.where.function
+        else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
         for cause in again.summary.causes
     ]
     by_stacks = {name: getattr(found.summary, name) for name in ("loops", "recomputed", "ungraded")}
     placed = again._replace(summary=msgspec.structs.replace(again.summary, causes=causes, **by_stacks))
     return placed.noting(
-        f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with them."
+        f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with "
+        "them."
     )
 
 

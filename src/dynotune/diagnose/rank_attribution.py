@@ -1,4 +1,5 @@
-"""Attribute a step of the command's slowest rank, from what its processes recorded of themselves and from the trace."""
+"""Attribute a step of the command's slowest rank, from what its processes recorded of themselves and from the
+trace."""
 
 from collections.abc import Sequence
 
@@ -36,7 +37,9 @@ def attributed(
         brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
         alone, of_job = summarise([timeline for timeline, _ in brought]), trace
         # Each rank was rescaled by itself; only the comparison of all ranks shows which rank waits for which.
-        both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
+        both = [
+            row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)
+        ]
         trace = msgspec.structs.replace(alone, causes=both, ranks=of_job.ranks)
         at = next((at for at, timeline in enumerate(timelines) if timeline.rank == late), 0)
         without = savings(timelines[at], timing.wait_s, brought[at][1])
@@ -65,4 +68,6 @@ def uses_device(processes: Sequence[ProcessState]) -> bool:
     on_device = any(
         name.startswith("cuda") for process in processes for model in process.models for name in model.devices
     )
-    return on_device or any(row.peak_allocated_bytes > 0 for process in processes for row in process.allocators)
+    return on_device or any(
+        row.peak_allocated_bytes > 0 for process in processes for row in process.allocators
+    )

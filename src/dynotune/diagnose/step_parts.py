@@ -11,7 +11,8 @@ from dynotune.schema.trace_summary import DeviceTime
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of one step of a program with a device, split into parts. All are in seconds and sum to the step's length.
+    """Time of one step of a program with a device, split into parts. All are in seconds and sum to the step's
+    length.
 
     Args:
         compute, copy, communication: device time; copies and communication only where no other work runs
@@ -43,7 +44,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parts_of(device: DeviceTime, num_steps: float) -> Parts:
-    """Return the parts of a recorded step on this device. Copies that run under a collective count as communication."""
+    """Return the parts of a recorded step on this device. Copies that run under a collective count as
+    communication."""
     overlap, idle = device.overlap, device.idle
     communication_s = overlap.communication_s + overlap.copy_and_communication_s
     late_s = min(device.late_s, idle.kernel_s)
@@ -61,7 +63,8 @@ def parts_of(device: DeviceTime, num_steps: float) -> Parts:
 
 
 def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Parts:
-    """Return the recorded step without the idle time at its start, when the device waited for the recorder."""
+    """Return the recorded step without the idle time at its start, when the device waited for the
+    recorder."""
     first, usual = device.first_gap, device.usual_gap
     if first is None or usual is None:
         return seen
@@ -71,7 +74,9 @@ def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Part
         beyond_s: float = getattr(usual, f"{name}_s") - getattr(first, f"{name}_s")
         return max(0.0, part_s + beyond_s / num_steps)
 
-    return msgspec.structs.replace(seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")})
+    return msgspec.structs.replace(
+        seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")}
+    )
 
 
 def plain_parts(
@@ -81,9 +86,9 @@ def plain_parts(
 
     Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own
     time, queued work, the loader, synchronisations, unknown waits, and the host with work that started late.
-    If the plain step is longer than all parts together, some steps outside the recording were slow. Their extra
-    time goes to the loader and to garbage collection, up to what was measured for these, and the rest to
-    `unseen`.
+    If the plain step is longer than all parts together, some steps outside the recording were slow. Their
+    extra time goes to the loader and to garbage collection, up to what was measured for these, and the rest
+    to `unseen`.
 
     Args:
         wait_s: seconds of a plain step in which the host waited for the loader and the device was idle.

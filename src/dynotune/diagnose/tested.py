@@ -1,7 +1,7 @@
 """Say of each finding about speed how it was tested, and set those aside that delays refute.
 
-A finding claims time of one or several parts of a step. Where a delay of the part, or of the place that the finding
-names, was timed, the slope says which share of that time a step would be shorter by without it.
+A finding claims time of one or several parts of a step. Where a delay of the part, or of the place that the
+finding names, was timed, the slope says which share of that time a step would be shorter by without it.
 """
 
 import tomllib
@@ -18,8 +18,8 @@ from dynotune.schema.diagnosis import SEVERITIES, Delayed, Finding, ReadFromTrac
 from dynotune.schema.facts import Unknown
 
 REFUTING_SLOPE = 0.2
-"""If a slope's interval ends below this, a cure saves less than a fifth of what the finding claims: nothing that
-`compare` could prove."""
+"""If a slope's interval ends below this, a cure saves less than a fifth of what the finding claims: nothing
+that `compare` could prove."""
 
 _TABLE = tomllib.loads(files(__package__).joinpath("tested.toml").read_text("utf-8"))
 PARTS_OF_FAMILY = msgspec.convert(_TABLE["families"], dict[Family, list[DelayedPart]])
@@ -34,14 +34,18 @@ class Sorted(NamedTuple):
 
 
 def sort_by_tests(
-    findings: Sequence[Finding], families: Mapping[str, Family], delays: DelayTests | Unknown, *, has_device: bool
+    findings: Sequence[Finding],
+    families: Mapping[str, Family],
+    delays: DelayTests | Unknown,
+    *,
+    has_device: bool,
 ) -> Sorted:
     """Return the findings with their tests.
 
     Args:
         families: family of the rule of each finding, by its id.
-        has_device: whether the program uses a device. Without one, operators run in the thread that the host's delay
-            stops.
+        has_device: whether the program uses a device. Without one, operators run in the thread that the
+            host's delay stops.
     """
     found = Sorted([], [])
     for finding in findings:
@@ -50,7 +54,9 @@ def sort_by_tests(
             continue
         parts = claimed_parts(finding.id, families.get(finding.id), has_device=has_device)
         tests = tests_of(finding, parts, delays)
-        whole = len({test.part for test in tests}) == len(parts) or any(test.part == "function" for test in tests)
+        whole = len({test.part for test in tests}) == len(parts) or any(
+            test.part == "function" for test in tests
+        )
         if tests and whole and all(test.ci[1] < REFUTING_SLOPE for test in tests):
             found.refuted.append(_delayed(finding, tests))
         elif tests and (whole or any(test.is_critical for test in tests)):
@@ -61,7 +67,8 @@ def sort_by_tests(
 
 
 def claimed_parts(id_: str, family: Family | None, *, has_device: bool = True) -> set[DelayedPart]:
-    """Return the parts of a step in which the time lies that a finding claims; empty if no delay can test it."""
+    """Return the parts of a step in which the time lies that a finding claims; empty if no delay can test
+    it."""
     named = PARTS_OF_FINDING.get(id_)
     if named is None:
         named = [] if family is None else PARTS_OF_FAMILY.get(family, [])
@@ -90,8 +97,13 @@ def _delayed(finding: Finding, tests: Sequence[DelayTest]) -> Finding:
 
 
 def _bounded(finding: Finding) -> Finding:
-    """Bound the finding's share by the slope: the upper end of its interval, since a share is an upper bound."""
-    if isinstance(finding.share, Unknown) or not isinstance(finding.tested, Delayed) or finding.tested.ci[1] >= 1.0:
+    """Bound the finding's share by the slope: the upper end of its interval, since a share is an upper
+    bound."""
+    if (
+        isinstance(finding.share, Unknown)
+        or not isinstance(finding.tested, Delayed)
+        or finding.tested.ci[1] >= 1.0
+    ):
         return finding
     share = finding.share * max(0.0, finding.tested.ci[1])
     severity = SEVERITIES[max(SEVERITIES.index(finding.severity), SEVERITIES.index(policy.severity(share)))]

@@ -1,4 +1,5 @@
-"""Measure upper bounds: in the live run, the loader makes batches alone, and then one of its batches is replayed."""
+"""Measure upper bounds: in the live run, the loader makes batches alone, and then one of its batches is
+replayed."""
 
 from collections.abc import Sequence
 
@@ -15,12 +16,16 @@ from dynotune.schema.task import IsolateLoader, PageCache
 from dynotune.schema.timing import Timing
 
 SETTLE_STEPS = 4
-"""Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the draining."""
+"""Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the
+draining."""
 NOTABLE_RESIDENT = 0.1
 
 
-def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
-    """Return the step times of the loader alone, of one replayed batch, and of the plain window (loader and steps).
+def find_upper_bounds(
+    runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing
+) -> list[UpperBound] | Unknown:
+    """Return the step times of the loader alone, of one replayed batch, and of the plain window (loader and
+    steps).
 
     All three are timed in the live run, on the first rank. If the command has ended, it is run once more.
     """
@@ -31,11 +36,14 @@ def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing
         return Unknown(in_words(error))
     if isinstance(said, Unknown):
         return said
-    return rows(said, timing, run.page_cache) if said.replayed is not None else Unknown("nothing was replayed")
+    return (
+        rows(said, timing, run.page_cache) if said.replayed is not None else Unknown("nothing was replayed")
+    )
 
 
 def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolated | Unknown:
-    """Return the report of the first rank's agent. Raises DynotuneError: the command failed, or makes too few steps."""
+    """Return the report of the first rank's agent. Raises DynotuneError: the command failed, or makes too few
+    steps."""
 
     def place(records: Sequence[Record]) -> IsolateLoader:
         window = window_from_now(records, run)
@@ -69,7 +77,9 @@ def rows(said: LoaderIsolated, timing: Timing, page_cache: PageCache) -> list[Up
         if said.changed_in_place
         else [],
     )
-    both = UpperBound(part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s)
+    both = UpperBound(
+        part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s
+    )
     return [_loader(said, replayed.num_steps, page_cache), step, both]
 
 
@@ -91,22 +101,29 @@ def _loader(said: LoaderIsolated, num_steps: int, page_cache: PageCache) -> Uppe
 
 
 def _in_words(row: LoaderDrain) -> str:
-    workers = "without workers" if not row.num_workers else f"{row.num_workers} worker{'s' * (row.num_workers > 1)}"
+    workers = (
+        "without workers" if not row.num_workers else f"{row.num_workers} worker{'s' * (row.num_workers > 1)}"
+    )
     which = "batches of a whole epoch, its begin included" if row.whole_epoch else "batches"
     return f"{row.num_batches:,} {which}, {workers}"
 
 
 def _page_cache(dropped: PageCacheDrop | None, asked: PageCache) -> tuple[str, list[str]]:
-    """Return the page cache's state, and warnings: it counts as warm unless the files' pages were seen to be gone."""
+    """Return the page cache's state, and warnings: it counts as warm unless the files' pages were seen to be
+    gone."""
     if asked == "warm":
         return "warm", []
     if dropped is None:
         return "warm", ["the page cache could not be emptied"]
     if not dropped.num_files:
-        return "warm", ["the page cache could not be emptied: no file lies in the working directory or was open"]
+        return "warm", [
+            "the page cache could not be emptied: no file lies in the working directory or was open"
+        ]
     if dropped.resident_bytes > NOTABLE_RESIDENT * dropped.probed_bytes:
         share = dropped.resident_bytes / dropped.probed_bytes
-        return "warm", [f"the page cache could not be emptied: {share:.0%} of the largest files is cached all the same"]
+        return "warm", [
+            f"the page cache could not be emptied: {share:.0%} of the largest files is cached all the same"
+        ]
     notes = [f"dropped: {dropped.num_files:,} files of the working directory, and those that were open"]
     if not dropped.complete:
         notes.append("there were too many files to drop them all")

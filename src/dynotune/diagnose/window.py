@@ -12,7 +12,15 @@ from pathlib import Path
 import msgspec
 
 from dynotune import probe
-from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record, failed_parts, state_of_process, with_loading
+from dynotune.launch.records import (
+    ALLOCATED,
+    COMPILED,
+    EPOCH,
+    Record,
+    failed_parts,
+    state_of_process,
+    with_loading,
+)
 from dynotune.measure.live import (
     TaskRunner,
     cautions,
@@ -29,13 +37,14 @@ from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.task import TimeWindow
 from dynotune.text import words
 
-# In this many seconds, events of every few steps occur in their true proportion. A hundred steps are the fewest that
-# have a slowest hundredth. Nobody waits half a minute for a diagnosis of slow steps.
+# In this many seconds, events of every few steps occur in their true proportion. A hundred steps are the
+# fewest that have a slowest hundredth. Nobody waits half a minute for a diagnosis of slow steps.
 SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS, TURN_STEPS = 100, 20
-# A program that spends most of its time in rare steps, such as those with a validation, is diagnosed with one of them.
+# A program that spends most of its time in rare steps, such as those with a validation, is diagnosed with one
+# of them.
 RARE, MOST_IS_RARE, LONGEST_WITH_RARE_S = 5.0, 0.5, 30.0
 FIRST_STEPS = 3
 
@@ -82,10 +91,11 @@ def window_steps(record: Record) -> int:
 
 
 def _steps_to_a_rare_one(record: Record) -> int:
-    """Return the number of steps that hold a rare long one, if such steps take most of the time; 0 if none do.
+    """Return the number of steps that hold a rare long one, if such steps take most of the time; 0 if none
+    do.
 
-    The first steps are left out, since they compile and fill caches. A step that is too long to wait for counts for
-    none.
+    The first steps are left out, since they compile and fill caches. A step that is too long to wait for
+    counts for none.
     """
     times = record.step_s[FIRST_STEPS:]
     usual_s = statistics.median(times) if times else 0.0
@@ -98,10 +108,11 @@ def _steps_to_a_rare_one(record: Record) -> int:
 
 
 def _mean_step_s(record: Record, length: int | None) -> float:
-    """Return the mean of recent steps without the warm-up, whose compilations and first batches shorten the window.
+    """Return the mean of recent steps without the warm-up, whose compilations and first batches shorten the
+    window.
 
-    If the epoch length is known, whole epochs are averaged, which include the cost of an epoch's begin. Otherwise the
-    middle one of several groups of steps is taken: other programs may have slowed a group down.
+    If the epoch length is known, whole epochs are averaged, which include the cost of an epoch's begin.
+    Otherwise the middle one of several groups of steps is taken: other programs may have slowed a group down.
     """
     made = record.step_s
     if length is not None and len(made) >= length:
@@ -138,7 +149,8 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         folder: the run's folder.
         processes: the processes that make steps, in the order of ranks.
-        samples: of the machine during the run; `begin_s`, `end_s`: the window of all ranks, on the samples' clock.
+        samples: of the machine during the run; `begin_s`, `end_s`: the window of all ranks, on the samples'
+            clock.
         notes: warnings about this window.
     """
 
@@ -152,14 +164,16 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exact_window(run: RunSpec) -> list[TimeWindow]:
-    """Return the window whose steps the user gave exactly, so that it is planned from the start; none otherwise."""
+    """Return the window whose steps the user gave exactly, so that it is planned from the start; none
+    otherwise."""
     if run.warmup_steps is None or run.window_steps is None:
         return []
     return [TimeWindow(at_step=run.warmup_steps, num_steps=run.window_steps)]
 
 
 class PlainWindow:
-    """The timed window of a live run that `runner` started with `exact_window`, and the state of the program in it.
+    """The timed window of a live run that `runner` started with `exact_window`, and the state of the program
+    in it.
 
     Raises:
         CommandFailed: the command ended with an error.
@@ -197,7 +211,10 @@ class PlainWindow:
             before = f"{asked.num_steps} steps after {asked.at_step} of warm-up were timed"
         raise CannotRunHere(
             f"The command ended by itself after {self.outcome.num_steps} steps, before {before}.",
-            hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
+            hint=(
+                "Let it run longer (more epochs, more data), or ask for a shorter window with --warmup "
+                "and --steps."
+            ),
         )
 
     def seen(self) -> PlainRun:
@@ -231,8 +248,12 @@ class PlainWindow:
         outcome, asked = self.outcome, self._asked
         found = []
         if not self._runner.steady:
-            found.append(restlessness(outcome.records[0], min(window.first_step for window in outcome.windows)))
+            found.append(
+                restlessness(outcome.records[0], min(window.first_step for window in outcome.windows))
+            )
         if asked is not None and any(window.first_step != asked.at_step for window in outcome.windows):
             found.append("The window began later than it should have: ranks may have timed different steps.")
-        found += [f"Could not be looked at: {what}" for record in self._timed for what in failed_parts(record)]
+        found += [
+            f"Could not be looked at: {what}" for record in self._timed for what in failed_parts(record)
+        ]
         return found + cautions.of_run(outcome, self._runner.limit_s)

@@ -1,9 +1,9 @@
 """From facts to findings: the rules, and the policy that weighs findings.
 
-`examine(view, scope)` asks every rule. A rule is a pure function of an `ObservationView`: it launches nothing, reads no
-file and asks no clock. `@rule` declares its texts and its candidate settings; `explain` and the docs are made from
-these. `claims` finds advice by word, finding and trace, `differences` compares two machines, and `policy` holds the
-thresholds.
+`examine(view, scope)` asks every rule. A rule is a pure function of an `ObservationView`: it launches
+nothing, reads no file and asks no clock. `@rule` declares its texts and its candidate settings; `explain` and
+the docs are made from these. `claims` finds advice by word, finding and trace, `differences` compares two
+machines, and `policy` holds the thresholds.
 
 Other rooms collect the facts: `probe` asks the machine, `diagnose` watches a command.
 """

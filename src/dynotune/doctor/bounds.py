@@ -21,10 +21,10 @@ _LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 def faster_device_saving(view: ObservationView) -> float:
     """Return what an infinitely fast device would save of a plain step.
 
-    If the device hardly waits for host or loader, this is all of its work, because the speed of the host does not show
-    behind a busy device. Otherwise the timeline is replayed without the device's work. Without a timeline, a faster
-    device shortens the step at most by the time that the host waits for the device. For a program without a device,
-    return the time of its operators, which the host itself runs.
+    If the device hardly waits for host or loader, this is all of its work, because the speed of the host does
+    not show behind a busy device. Otherwise the timeline is replayed without the device's work. Without a
+    timeline, a faster device shortens the step at most by the time that the host waits for the device. For a
+    program without a device, return the time of its operators, which the host itself runs.
     """
     attribution = view.attribution
     shares = attribution.shares
@@ -51,15 +51,22 @@ def saving(view: ObservationView, share: float) -> float:
 
 
 def idle_in_doubt(view: ObservationView) -> float:
-    """Return the share of a plain step that counts as idle but may be work, as the device's clock was lowered.
+    """Return the share of a plain step that counts as idle but may be work, as the device's clock was
+    lowered.
 
-    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock. 0
-    if that is not known.
+    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a
+    higher clock. 0 if that is not known.
     """
     attribution, reasons = view.observation.attribution, view.fact_or_none("window.clock_reasons")
     highest, clock = (view.number_or_none(name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
     lowered = isinstance(reasons, list) and any(_LOWERS_CLOCK.search(str(reason)) for reason in reasons)
-    if isinstance(attribution, Unknown) or attribution.busy_share is None or not highest or not clock or not lowered:
+    if (
+        isinstance(attribution, Unknown)
+        or attribution.busy_share is None
+        or not highest
+        or not clock
+        or not lowered
+    ):
         return 0.0
     return attribution.busy_share * max(0.0, min(highest / clock, attribution.slowed or 1.0) - 1.0)
 
@@ -67,9 +74,9 @@ def idle_in_doubt(view: ObservationView) -> float:
 def bound_of_compiling(view: ObservationView) -> float:
     """Return the most that compiling the model saves of a plain step.
 
-    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing saves.
-    Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
-    count if the loader sets the pace.
+    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing
+    saves. Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace
+    now. It does not count if the loader sets the pace.
 
     Raises Missing: the saving of fusing, or the number of recorded steps, is not known.
     """
@@ -82,7 +89,8 @@ def bound_of_compiling(view: ObservationView) -> float:
     fused = min(fusable_s / trace.num_steps / step_s, shares.device)
     if shares.input > policy.DEVICE_SETS_PACE:
         fused = saving(view, fused)
-    # Pauses before kernels that were queued late are in the host's share; no other share contains the other pauses.
+    # Pauses before kernels that were queued late are in the host's share; no other share contains the other
+    # pauses.
     pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
 
@@ -119,14 +127,16 @@ def _of_mean_rank(rows: list[Operator], ranks: int) -> Operator:
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return the share of a plain step without a device that these operators take themselves, without their callees."""
+    """Return the share of a plain step without a device that these operators take themselves, without their
+    callees."""
     all_s = sum(row.self_s for row in operators(view, lambda name: True))
     own_s = sum(row.self_s for row in operators(view, matches))
     return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
 def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
-    """Return the host's own time in these operators as a share of a plain step, at most the device's wait for the host.
+    """Return the host's own time in these operators as a share of a plain step, at most the device's wait for
+    the host.
 
     Recording slows the host, so the recorded time is an upper bound for a plain step.
     """
@@ -138,10 +148,11 @@ def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
 
 
 def waits_for_host(view: ObservationView) -> float:
-    """Return the device's wait for the host as a share of a plain step; without a device, Python between operators.
+    """Return the device's wait for the host as a share of a plain step; without a device, Python between
+    operators.
 
-    Python counts at most as long as recorded: recording slows Python, so extra time in a plain step came from other
-    programs on the machine.
+    Python counts at most as long as recorded: recording slows Python, so extra time in a plain step came from
+    other programs on the machine.
     """
     attribution = view.attribution
     share = attribution.shares.host
@@ -156,19 +167,23 @@ def waits_for_host(view: ObservationView) -> float:
 
 
 def after_waits(view: ObservationView) -> float:
-    """Return the share of a plain step in which the device waits for host work that follows a wait of the host.
+    """Return the share of a plain step in which the device waits for host work that follows a wait of the
+    host.
 
-    The host waited for the device or for a batch. Without that wait it would do this work while the device is busy.
+    The host waited for the device or for a batch. Without that wait it would do this work while the device is
+    busy.
     """
     of_copies = behind_pageable_copies(view) or delay_of_device(view, "h2d-blocking")
     return of_copies + sum(delay_of_device(view, cause) for cause in ("sync-per-step", "loader-bound"))
 
 
 def behind_pageable_copies(view: ObservationView) -> float:
-    """Return the share of a plain step that waits for pageable copies cost beyond the idle time right after them.
+    """Return the share of a plain step that waits for pageable copies cost beyond the idle time right after
+    them.
 
-    0 unless all copies to the device read pageable memory. Small copies also delay the queueing of later work. The cost
-    is at most the device's wait for the host, without the part due to tensors that are made on the host.
+    0 unless all copies to the device read pageable memory. Small copies also delay the queueing of later
+    work. The cost is at most the device's wait for the host, without the part due to tensors that are made on
+    the host.
     """
     copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     if not copies or any(row.pinned is not False for row in copies):
@@ -192,10 +207,12 @@ def is_pinned(view: ObservationView) -> bool:
 
 
 def delay_of_device(view: ObservationView, cause: str) -> float:
-    """Return the share of a plain step that this cause costs beyond the idle time in which the cause was seen.
+    """Return the share of a plain step that this cause costs beyond the idle time in which the cause was
+    seen.
 
-    0 if the cause did not delay the device: no finding then has such a cost, and the time stays in its old share. A
-    wait for a copy of page-locked memory also delays the device later, because its queue is empty after the wait.
+    0 if the cause did not delay the device: no finding then has such a cost, and the time stays in its old
+    share. A wait for a copy of page-locked memory also delays the device later, because its queue is empty
+    after the wait.
     """
     lost = view.lost(cause)
     bears = lost or (cause == "h2d-blocking" and is_pinned(view))
@@ -240,7 +257,9 @@ def main_model(view: ObservationView) -> Model | None:
 
 def num_input_shapes(view: ObservationView) -> int:
     """Return the most distinct input shapes of any outermost module; 0 if shapes were not counted."""
-    return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
+    return max(
+        (model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0
+    )
 
 
 def inputs_grow(view: ObservationView, model: Model) -> bool:

@@ -59,7 +59,9 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
     "correctness": Unknown("it costs right results, not time"),
 }
 """The share of a step for a judgement without one, by kind."""
-_PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
+_PROSE: dict[str, dict[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("findings.toml").read_text("utf-8")
+)
 """The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
@@ -73,13 +75,13 @@ class Judgement:
         kind, remedy, commands: as in `Finding`; None or empty for those in findings.toml.
         share: as in `Finding`; None for the usual cost of the rule's kind.
         severity: None for the severity of the share.
-        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without this
-            and `severity`, a share below `policy.LEAST_SHARE` makes no finding.
+        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU.
+            Without this and `severity`, a share below `policy.LEAST_SHARE` makes no finding.
         candidates: None for the settings that the rule declares together with a value.
         losses: causes in the trace. They come first in the evidence, and the largest gives the place.
         model: module whose call is the place, unless the losses give a place.
-        variables: environment variables. They come first in the evidence, with who set them, which gives the place.
-            Unsetting them is the candidate unless there are others.
+        variables: environment variables. They come first in the evidence, with who set them, which gives the
+            place. Unsetting them is the candidate unless there are others.
     """
 
     claim: str = ""
@@ -108,10 +110,13 @@ class Rule:
     Args:
         family: the subject of the rule; diagnoses and the order of findings depend on it.
         scope: `machine` for a rule that needs only facts; `program` for a rule that needs a watched command.
-        sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
+        sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is
+            wrong.
         offers: default candidates of a finding; a knob without a value if the finding computes the value.
-        explains: ids of more general findings whose cause this rule names, and kinds of time that its cause takes.
-        umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this finding.
+        explains: ids of more general findings whose cause this rule names, and kinds of time that its cause
+            takes.
+        umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this
+            finding.
         kind, remedy, commands: defaults for findings that name none of their own.
         needs_root: whether commands of the rule's findings need the rights of an administrator.
         sysctls: settings of the kernel, by name, that are set by the first of the commands.
@@ -138,11 +143,13 @@ class Rule:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """List the settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
+        """List the settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the
+        value."""
         return tuple(map(str, self.offers))
 
     def generals(self, rules: Mapping[str, "Rule"]) -> list[str]:
-        """Return the ids of the more general findings whose cause this rule names, in the order of `explains`."""
+        """Return the ids of the more general findings whose cause this rule names, in the order of
+        `explains`."""
         named = (
             id_
             for word in self.explains
@@ -167,7 +174,9 @@ class Rule:
         severity = judged.severity
         if severity is None and isinstance(share, Unknown):
             assert judged.otherwise is not None, f"{self.id} says nothing of the severity of an unknown share"
-            severity = severity_on_gpu(view, judged.otherwise) if self.scope == "machine" else judged.otherwise
+            severity = (
+                severity_on_gpu(view, judged.otherwise) if self.scope == "machine" else judged.otherwise
+            )
         elif severity is None and not isinstance(share, Unknown):
             if judged.otherwise is None and share < policy.LEAST_SHARE:
                 return None
@@ -176,7 +185,9 @@ class Rule:
         where, candidates = judged.where, judged.candidates
         if where is None:
             where = (
-                view.place_of_variable(*judged.variables) if judged.variables else place_of(judged.losses, judged.model)
+                view.place_of_variable(*judged.variables)
+                if judged.variables
+                else place_of(judged.losses, judged.model)
             )
         if candidates is None:
             own = [each for each in self.offers if isinstance(each, Setting)]
@@ -188,7 +199,11 @@ class Rule:
             kind=kind,
             claim=judged.claim or self.title,
             share=share,
-            evidence=[*view.variable_evidence(*judged.variables), *evidence_of(judged.losses), *judged.evidence],
+            evidence=[
+                *view.variable_evidence(*judged.variables),
+                *evidence_of(judged.losses),
+                *judged.evidence,
+            ],
             where=where,
             candidates=list(candidates),
             remedy=judged.remedy or self.remedy,
@@ -236,7 +251,10 @@ def rule(
     def made(judge: Judge) -> Rule:
         name = id or judge.__name__.replace("_", "-")
         prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
-        offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
+        offers = (
+            *(each if isinstance(each, str) else Setting(*each) for each in prose.candidates),
+            *candidates,
+        )
         sets = [f"sudo sysctl {name}={value}" for name, value in prose.sysctls.items()]
         return Rule(
             id=name,

@@ -29,7 +29,9 @@ _SETS_UP = re.compile(
     r"/torch/nn/modules/module\.py\(\d+\): (load_state_dict|_apply|to)$",
     re.MULTILINE,
 )
-_WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
+_WAITING = re.compile(
+    r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\("
+)
 HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
 _SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
 _WAITS_BY_TEXT = re.compile(r"sleep|wait|acquire|\.(get|join|recv|result|select|poll|accept)\(")
@@ -52,19 +54,23 @@ def is_torchs(line: Line) -> bool:
 
 
 def sets_up(line: Line) -> bool:
-    """Tell whether the line has torch build, load or move a module or an optimizer, which belongs before the loop."""
+    """Tell whether the line has torch build, load or move a module or an optimizer, which belongs before the
+    loop."""
     return is_torchs(line) and _SETS_UP.search(f"{line.callee}\n{line.leaf}") is not None
 
 
 def ends_in_torch(line: Line) -> bool:
-    """Tell whether the line calls torch's Python code, directly or through a library for training or generation."""
+    """Tell whether the line calls torch's Python code, directly or through a library for training or
+    generation."""
     return is_torchs(line) or bool(_LIBRARY.search(line.callee) and _OF_TORCH.search(line.leaf))
 
 
 def asleep(view: ObservationView) -> list[Seen]:
-    """Return the lines at which the thread that makes the steps sleeps or waits for a thread, socket or process.
+    """Return the lines at which the thread that makes the steps sleeps or waits for a thread, socket or
+    process.
 
-    A line that takes no processor time may also wait for the device or for a core, so its code must name the wait.
+    A line that takes no processor time may also wait for the device or for a core, so its code must name the
+    wait.
     """
     thread = steps_thread(view)
     chosen = (
@@ -76,10 +82,11 @@ def asleep(view: ObservationView) -> list[Seen]:
 
 
 def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> bool:
-    """Tell whether the thread took hardly any processor time at the line; `cpu_s` replaces the line's own time.
+    """Tell whether the thread took hardly any processor time at the line; `cpu_s` replaces the line's own
+    time.
 
-    If the thread leaves a line before its next sample, the line also gets the time of the lines that follow. A line
-    that only sleeps takes none of that time.
+    If the thread leaves a line before its next sample, the line also gets the time of the lines that follow.
+    A line that only sleeps takes none of that time.
     """
     if line.inside or is_torchs(line):
         return False
@@ -92,14 +99,17 @@ def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> boo
 
 
 def _waits(line: Line) -> bool:
-    return _WAITING.search(f"{line.callee}\n{line.leaf}") is not None or _WAITS_BY_TEXT.search(line.text) is not None
+    return (
+        _WAITING.search(f"{line.callee}\n{line.leaf}") is not None
+        or _WAITS_BY_TEXT.search(line.text) is not None
+    )
 
 
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
     """Return lines of Python's own work between operators, each with a bound of its share of a step.
 
-    A line that has torch set something up counts as well: its operators are no work of the model.
-    With a device, a line costs at most its own time, and at most the device's wait for the host. A line that reads a
+    A line that has torch set something up counts as well: its operators are no work of the model. With a
+    device, a line costs at most its own time, and at most the device's wait for the host. A line that reads a
     value of the device waits for the device: see `of_reads`.
     """
     thread = steps_thread(view)
@@ -113,13 +123,15 @@ def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
 
 
 def within(lines: list[Seen], share: float) -> list[Seen]:
-    """Return the lines with shares scaled down to sum to at most `share`: part of their time belongs to operators."""
+    """Return the lines with shares scaled down to sum to at most `share`: part of their time belongs to
+    operators."""
     total = sum(part for _, part in lines)
     return [(line, part * min(1.0, share / total)) for line, part in lines] if total else []
 
 
 def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
-    """Return lines that make samples, each with its part of the step's wait for samples; `callee` is `decode: text`.
+    """Return lines that make samples, each with its part of the step's wait for samples; `callee` is `decode:
+    text`.
 
     Threads of the program itself count if the thread that makes the steps waits for a queue or an event.
     """
@@ -144,12 +156,14 @@ def _line(part: SamplePart) -> Line:
 
 
 def of_reads(view: ObservationView) -> list[Seen]:
-    """Return the lines that read values of the device or wait for it, with the time to compute what they read."""
+    """Return the lines that read values of the device or wait for it, with the time to compute what they
+    read."""
     return of_thread(view, lambda line: _READS.search(line.text) is not None)
 
 
 def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[Seen]:
-    """Return lines of the thread that makes the steps, outside the loader, with all of their time, torch's included."""
+    """Return lines of the thread that makes the steps, outside the loader, with all of their time, torch's
+    included."""
     thread = steps_thread(view)
     return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
@@ -162,14 +176,16 @@ def of_communication(view: ObservationView) -> list[Seen]:
 def of_forward(view: ObservationView) -> list[Seen]:
     """Return lines that call operators or torch's code, without the line that begins the backward pass.
 
-    The backward pass has the operators of these lines again, so its own line says nothing about where they come from.
+    The backward pass has the operators of these lines again, so its own line says nothing about where they
+    come from.
     """
     lines = of_thread(view, lambda line: is_torchs(line) or not line.callee)
     return [pair for pair in lines if "_engine_run_backward" not in pair[0].leaf] or lines
 
 
 def updating(view: ObservationView) -> float | None:
-    """Return the share of plain steps in which their thread was seen in torch's optimizers; None if it never was."""
+    """Return the share of plain steps in which their thread was seen in torch's optimizers; None if it never
+    was."""
     thread = or_else(lambda: steps_thread(view), None)
     if thread is None:
         return None

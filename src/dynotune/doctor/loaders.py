@@ -25,7 +25,8 @@ def loading_of(loader: Loader) -> Loading:
 
 
 def steady_wait(view: ObservationView, loader: Loader | None) -> float:
-    """Return the share of a step that waits for the loader, except at an epoch's start for new workers or a sampler."""
+    """Return the share of a step that waits for the loader, except at an epoch's start for new workers or a
+    sampler."""
     wait = view.attribution.shares.input
     if loader is None or wait < policy.LEAST_SHARE:
         return wait
@@ -35,7 +36,8 @@ def steady_wait(view: ObservationView, loader: Loader | None) -> float:
 
 
 def starts_workers_each_epoch(view: ObservationView, loader: Loader) -> bool:
-    """Tell whether each epoch begins with new workers. A custom loader may keep an iterator that never ends."""
+    """Tell whether each epoch begins with new workers. A custom loader may keep an iterator that never
+    ends."""
     if not loader.num_workers or loader.persistent_workers:
         return False
     drawn_per_s, timing = _batches_per_s(view, loader), view.timing
@@ -52,7 +54,8 @@ def _batches_per_s(view: ObservationView, loader: Loader) -> float | None:
 
 
 def epoch_starts(view: ObservationView, needed_s: float = 0.0) -> float:
-    """Return the share of the window by which first steps of epochs exceed other steps and `needed_s` seconds.
+    """Return the share of the window by which first steps of epochs exceed other steps and `needed_s`
+    seconds.
 
     With a device, the share is at most the device's wait, because the device goes on with queued work.
     """
@@ -97,7 +100,8 @@ def more_workers(view: ObservationView, loader: Loader) -> list[Setting]:
 
 
 def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
-    """Return how many workers keep `cores` busy: more than cores, if making a batch mostly waits (for storage, say).
+    """Return how many workers keep `cores` busy: more than cores, if making a batch mostly waits (for
+    storage, say).
 
     If the cores are busy, a batch waits for them, and more workers make it wait longer.
     """
@@ -130,8 +134,9 @@ def num_ranks(view: ObservationView) -> int:
 def taken_by_workers(view: ObservationView, loader: Loader | None) -> float:
     """Return a bound of the share of a step in which CPU operators wait for cores that workers use.
 
-    It is at most the workers' computing time, and at most the time that ready threads wait for a core: an operator ends
-    with its last thread. 0 if the time is unknown or too small to tell; rules then judge only the wait for batches.
+    It is at most the workers' computing time, and at most the time that ready threads wait for a core: an
+    operator ends with its last thread. 0 if the time is unknown or too small to tell; rules then judge only
+    the wait for batches.
     """
     if loader is None or not loader.num_workers or view.uses_cuda or isinstance(loader.loading, Unknown):
         return 0.0

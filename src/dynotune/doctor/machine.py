@@ -1,4 +1,5 @@
-"""Shared by rules on machine and environment: GPUs and their load, shares of a step, and values of variables."""
+"""Shared by rules on machine and environment: GPUs and their load, shares of a step, and values of
+variables."""
 
 import re
 from collections.abc import Sequence
@@ -108,7 +109,8 @@ def _reason(text: str) -> tuple[str, float]:
 
 
 def at_work(view: ObservationView, gpu: str, name: str) -> float:
-    """Return a number that is meaningful only under load: of the watched command, else of now if the GPU is busy.
+    """Return a number that is meaningful only under load: of the watched command, else of now if the GPU is
+    busy.
 
     Raises Missing: as `load`.
     """
@@ -127,7 +129,8 @@ def without_cuda(view: ObservationView) -> bool:
 
 
 def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
-    """Return `severity`; low without a GPU or with a torch that cannot use one, because nothing is lost then."""
+    """Return `severity`; low without a GPU or with a torch that cannot use one, because nothing is lost
+    then."""
     return "low" if no_gpu(view) or without_cuda(view) else severity
 
 
@@ -137,7 +140,8 @@ def measured(share: float | None) -> float | Unknown:
 
 
 def part_of_step(view: ObservationView, *names: str) -> float | Unknown:
-    """Return the sum of these shares of a step, such as `host`; Unknown without shares or a watched command."""
+    """Return the sum of these shares of a step, such as `host`; Unknown without shares or a watched
+    command."""
     parts = shares(view)
     return measured(None if parts is None or not names else sum(getattr(parts, name) for name in names))
 

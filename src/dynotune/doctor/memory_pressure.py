@@ -1,4 +1,5 @@
-"""Tell whether memory is short where a program works: on its devices, or on the host of a program without a device."""
+"""Tell whether memory is short where a program works: on its devices, or on the host of a program without a
+device."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import ObservationView
@@ -26,7 +27,8 @@ def has_room(view: ObservationView) -> bool:
 
 
 def _share_in_use(rank: RankMemory) -> float:
-    """Return the share of the memory that the process can use, and uses at its peak; 0 if that is not known."""
+    """Return the share of the memory that the process can use, and uses at its peak; 0 if that is not
+    known."""
     others_bytes = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
     limit_bytes = (rank.total_bytes or 0) - others_bytes
     share = rank.facts.get("memory_fraction")

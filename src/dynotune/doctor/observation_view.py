@@ -60,7 +60,8 @@ class ObservationView:
     # Facts
 
     def fact(self, name: str) -> Value:
-        """Return a fact of the machine, such as `gpu.name`, or of the live process, such as `live.num_threads`."""
+        """Return a fact of the machine, such as `gpu.name`, or of the live process, such as
+        `live.num_threads`."""
         facts = self.process.live if name.startswith("live.") else self.observation.facts
         return required(facts.get(name, NOT_ASKED), name)
 
@@ -107,7 +108,8 @@ class ObservationView:
         return or_else(lambda: self.number(name) / max(1, self.timing.num_steps), None)
 
     def mentions(self, name: str) -> str:
-        """Return a line of evidence: the fact's value, or that it is unknown. No rule decides by this line."""
+        """Return a line of evidence: the fact's value, or that it is unknown. No rule decides by this
+        line."""
         live = self._known_processes()[:1] if name.startswith("live.") else []
         value = (live[0].live if live else self.observation.facts).get(name, NOT_ASKED)
         return f"{name} unknown: {value.reason}" if isinstance(value, Unknown) else f"{name}: {value}"
@@ -118,7 +120,8 @@ class ObservationView:
         return [change for change in changes if change.name == name and not change.kept]
 
     def variable(self, name: str) -> str | None:
-        """Return an environment variable as its process last changed it, else as the command gets it; None if unset."""
+        """Return an environment variable as its process last changed it, else as the command gets it; None if
+        unset."""
         if changes := self._changes(name):
             return changes[-1].value
         if f"env.{name}" not in self.observation.facts:
@@ -144,7 +147,8 @@ class ObservationView:
         return lines
 
     def place_of_variable(self, *names: str) -> Place:
-        """Return where the program itself set the first of these variables; no place if the program set none."""
+        """Return where the program itself set the first of these variables; no place if the program set
+        none."""
         changes = [self._changes(name) for name in names]
         last = next((of_one[-1] for of_one in changes if of_one), None)
         return Place() if last is None else Place(function=f"{last.file}({last.line}): {last.function}")
@@ -223,7 +227,8 @@ class ObservationView:
         return self.trace.kernels[0]
 
     def kernel_share(self, *classes: str) -> float:
-        """Return the time of these classes' kernels as a share of a plain step, at most the device's busy time."""
+        """Return the time of these classes' kernels as a share of a plain step, at most the device's busy
+        time."""
         attribution = self.attribution
         shares = sum(row.share for row in self.kernels.classes if row.name in classes)
         return min(shares, 1.0) * attribution.shares.device
@@ -234,7 +239,9 @@ class ObservationView:
 
     def losses(self, *ids: str) -> list[LostTime]:
         """Return the losses with these ids as shares of a plain step, largest first."""
-        return sorted((loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share)
+        return sorted(
+            (loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share
+        )
 
     def lost(self, *ids: str) -> float:
         """Return the sum of the losses with the given ids. Causes of idle time do not overlap one another."""
@@ -244,7 +251,9 @@ class ObservationView:
 def _in_words(name: str, value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return words.num_bytes(value) if name.endswith("_bytes") and isinstance(value, int | float) else str(value)
+    return (
+        words.num_bytes(value) if name.endswith("_bytes") and isinstance(value, int | float) else str(value)
+    )
 
 
 def needs(condition: bool, name: str, reason: str) -> None:

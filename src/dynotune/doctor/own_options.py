@@ -1,7 +1,7 @@
 """Name the program's own option where it has one for what a finding asks for.
 
-Options are recognised by their names, as `own_options.toml` lists them, and only where their present value fits what
-was observed. A help text alone never makes an option one; it can rule one out.
+Options are recognised by their names, as `own_options.toml` lists them, and only where their present value
+fits what was observed. A help text alone never makes an option one; it can rule one out.
 """
 
 import re
@@ -22,8 +22,11 @@ _NO = re.compile(r"no[_-]")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _OFF = (False, 0, "ieee", "0")
 """Values of settings that switch something off."""
-_OTHERS = re.compile(r"\b(servers?|downloads?|preprocess\w*|tokeni\w+|evaluat\w+|validation|test)\b", re.IGNORECASE)
-"""Words of a help text that rule an option of workers or batches out: it is of another part than the steps."""
+_OTHERS = re.compile(
+    r"\b(servers?|downloads?|preprocess\w*|tokeni\w+|evaluat\w+|validation|test)\b", re.IGNORECASE
+)
+"""Words of a help text that rule an option of workers or batches out: it is of another part than the
+steps."""
 _LETTER = "j"
 """The letter for workers. Its help, or another spelling of the option, must name them."""
 
@@ -44,7 +47,8 @@ OF_FINDING = msgspec.convert(_TABLE["findings"], dict[str, Meaning])
 
 
 def with_option(view: ObservationView, finding: Finding) -> Finding:
-    """Return the finding; if the program has an option for it, with that option, also as a sentence of the remedy."""
+    """Return the finding; if the program has an option for it, with that option, also as a sentence of the
+    remedy."""
     options = or_else(lambda: view.process.options, [])
     found = next(_offers(view, finding, options), None) if options else None
     if found is None:
@@ -76,7 +80,9 @@ def _offers(view: ObservationView, finding: Finding, options: Iterable[ProgramOp
             yield found
 
 
-def _for_setting(view: ObservationView, setting: Setting, meaning: Meaning, option: ProgramOption) -> OwnOption | None:
+def _for_setting(
+    view: ObservationView, setting: Setting, meaning: Meaning, option: ProgramOption
+) -> OwnOption | None:
     if meaning.kind != "number":
         return _switched(meaning, option) if (setting.value not in _OFF) is meaning.on else None
     if not is_named(option, meaning.names) or not _is_observed(view, setting.knob, option.value):
@@ -94,15 +100,19 @@ def _for_finding(meaning: Meaning, option: ProgramOption) -> OwnOption | None:
 
 
 def is_named(option: ProgramOption, names: Iterable[str]) -> bool:
-    """Tell whether one of the option's spellings is among the names; a letter must be explained by the help."""
+    """Tell whether one of the option's spellings is among the names; a letter must be explained by the
+    help."""
     plain = [plain_name(flag) for flag in option.flags]
     if set(names) & set(plain):
         return True
-    return _LETTER in plain and "workers" in names and re.search(r"\bworkers\b", option.help, re.I) is not None
+    return (
+        _LETTER in plain and "workers" in names and re.search(r"\bworkers\b", option.help, re.I) is not None
+    )
 
 
 def plain_name(flag: str) -> str:
-    """Return an option's name as the table has names: `--num-workers` and `loader.num_workers` are `num_workers`."""
+    """Return an option's name as the table has names: `--num-workers` and `loader.num_workers` are
+    `num_workers`."""
     return flag.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
 
 
@@ -130,13 +140,19 @@ def _switched(meaning: Meaning, option: ProgramOption) -> OwnOption | None:
     is_typed = option.value == option.const
     if is_typed is not meaning.on:
         return None
-    return OwnOption(name=option.name, words=[] if is_typed else [option.name], now=option.value, leave_out=is_typed)
+    return OwnOption(
+        name=option.name, words=[] if is_typed else [option.name], now=option.value, leave_out=is_typed
+    )
 
 
 def _positive(meaning: Meaning, option: ProgramOption, negated: Sequence[str]) -> OwnOption | None:
     if option.const is None:
         value = _alike(option.value or "", meaning.on)
-        return None if value is None or (option.choices and value not in option.choices) else _with_value(option, value)
+        return (
+            None
+            if value is None or (option.choices and value not in option.choices)
+            else _with_value(option, value)
+        )
     if meaning.on:
         return OwnOption(name=option.name, value=option.const, words=[option.name], now=option.value)
     if negated:
@@ -152,8 +168,11 @@ def _is_on(value: str | None) -> bool | None:
 
 
 def _alike(now: str, wanted: bool) -> str | None:
-    """Write a switch's value as the present one, such as `True` for `False`; None if that is no value of a switch."""
-    pairs = [(true, false) for true, false in zip(_TRUE, _FALSE, strict=False) if now.lower() in (true, false)]
+    """Write a switch's value as the present one, such as `True` for `False`; None if that is no value of a
+    switch."""
+    pairs = [
+        (true, false) for true, false in zip(_TRUE, _FALSE, strict=False) if now.lower() in (true, false)
+    ]
     if not pairs:
         return None
     value = pairs[0][0] if wanted else pairs[0][1]

@@ -16,7 +16,8 @@ _JOINS_BY_TEXT = re.compile(r"\b(cat|concat|concatenate|vstack|hstack)\(")
 
 
 def keeps_outputs(view: ObservationView, work: PeriodicWork) -> str:
-    """Return the place at which most of the work joins outputs of batches; "" if it mostly does something else."""
+    """Return the place at which most of the work joins outputs of batches; "" if it mostly does something
+    else."""
     place = work.callee or work.function
     row = next((row for row in or_else(lambda: view.process.stack, []) if row.function == place), None)
     text = row.text if row is not None else "" if work.callee else work.text
@@ -34,7 +35,9 @@ def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
     return [
         work
         for work in view.process.periodic
-        if work.kind == kind and (work.num_steps > 1 or work.every is not None) and work.share >= policy.LEAST_SHARE
+        if work.kind == kind
+        and (work.num_steps > 1 or work.every is not None)
+        and work.share >= policy.LEAST_SHARE
     ]
 
 

@@ -13,7 +13,7 @@ from dynotune.schema.trace_summary import Loop, Place
 
 LONG_LOOP = """\
 Let one call do all turns of the loop: a module that takes the whole sequence (nn.GRU, nn.LSTM, attention), or \
-operations on tensors of all turns. torch.compile would write out each turn, which takes minutes."""
+operations on tensors of all turns. torch.compile would write out each turn, which takes minutes."""  # noqa: E501
 _FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 
@@ -45,16 +45,18 @@ class ProgramLoop:
         times = f" in each of {self.loop.calls:,.0f} calls" if round(self.loop.calls) > 1 else ""
         text = f": {self.line.text}" if self.line is not None and self.line.text else ""
         return (
-            f"{self.loop.turns:,} turns{times} of the loop at {self.where.function}, {self.loop.launches:,.0f} {what} "
+            f"{self.loop.turns:,} turns{times} of the loop at {self.where.function}, "
+            f"{self.loop.launches:,.0f} {what} "
             f"each: {self.loop.num_share:.0%} of all {what}, {self.loop.share:.0%} of their time{text}"
         )
 
 
 def main_loop(view: ObservationView, *, of_collectives: bool = False) -> ProgramLoop | None:
-    """Return the loop that makes a third of a step's launches, or of their time; None without such a loop or a trace.
+    """Return the loop that makes a third of a step's launches, or of their time; None without such a loop or
+    a trace.
 
-    Loops whose turns mostly exchange data between ranks count only with `of_collectives`, other loops only without.
-    Of nested loops with similar parts, return the one with most turns.
+    Loops whose turns mostly exchange data between ranks count only with `of_collectives`, other loops only
+    without. Of nested loops with similar parts, return the one with most turns.
     """
     found = [loop for loop in or_else(lambda: view.trace.loops, []) if _exchanges(loop) == of_collectives]
     large = [loop for loop in found if _part(loop) >= policy.LARGE_PART]
@@ -62,7 +64,9 @@ def main_loop(view: ObservationView, *, of_collectives: bool = False) -> Program
     inner = [loop for loop in large if _part(loop) >= policy.MOST_OF_A_LOSS * most]
     loop = max(inner, key=lambda loop: loop.turns * loop.calls, default=None)
     return (
-        None if loop is None else ProgramLoop(loop, line_in(view, loop.function, calling=loop.callee), view.uses_cuda)
+        None
+        if loop is None
+        else ProgramLoop(loop, line_in(view, loop.function, calling=loop.callee), view.uses_cuda)
     )
 
 
@@ -80,7 +84,8 @@ def told_of(loop: ProgramLoop | None) -> list[str]:
 
 
 def line_in(view: ObservationView, function: str, *, calling: str = "") -> StackLine | None:
-    """Return the line of a function of the trace that was seen most, if possible one that calls another function.
+    """Return the line of a function of the trace that was seen most, if possible one that calls another
+    function.
 
     None if no sample shows a line of the function.
     """
@@ -93,16 +98,20 @@ def line_in(view: ObservationView, function: str, *, calling: str = "") -> Stack
 
 
 def _is_line_of(line: str, function: str, others: list[str]) -> bool:
-    """Tell whether a line is of the function, which a trace names with its first line if it began while recorded.
+    """Tell whether a line is of the function, which a trace names with its first line if it began while
+    recorded.
 
-    Of functions with one name in one file, the `others` included, the last that begins before the line counts.
+    Of functions with one name in one file, the `others` included, the last that begins before the line
+    counts.
     """
     at, first = _number(line), _number(function)
     if not _is_same(line, function):
         return False
     if at is None or first is None:
         return True
-    begins = [number for other in others if _is_same(other, function) and (number := _number(other)) is not None]
+    begins = [
+        number for other in others if _is_same(other, function) and (number := _number(other)) is not None
+    ]
     return first == max((number for number in (*begins, first) if number <= at), default=None)
 
 

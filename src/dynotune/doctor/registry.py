@@ -52,7 +52,10 @@ def _surely(view: ObservationView, finding: Finding) -> Finding:
     doubt = idle_in_doubt(view)
     if isinstance(finding.share, Unknown) or doubt < policy.LEAST_SHARE:
         return finding
-    told = f"of the idle time {doubt:.0%} of a step may be work: the device's clock was lowered while steps were timed"
+    told = (
+        f"of the idle time {doubt:.0%} of a step may be work: the device's clock was lowered while "
+        "steps were timed"
+    )
     severity = at_most(finding.severity, policy.severity(finding.share - doubt))
     return msgspec.structs.replace(finding, severity=severity, evidence=[*finding.evidence, told])
 
@@ -67,7 +70,8 @@ def _causes_first(findings: list[Finding]) -> list[Finding]:
 
 
 def _explains_part(finding: Finding, general: Finding) -> bool:
-    """Tell whether the finding explains a good part of the general one; a cost that is not known may be all of it."""
+    """Tell whether the finding explains a good part of the general one; a cost that is not known may be all
+    of it."""
     rules = all_rules()
     if finding.severity == "low" or general.id not in rules[finding.id].generals(rules):
         return False
@@ -79,12 +83,15 @@ def _explains_part(finding: Finding, general: Finding) -> bool:
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
     """Drop general findings that another finding mostly explains, and name them in its `also`.
 
-    A finding without a setting of its own takes over theirs: workers hide a slow read that only the code can take away.
+    A finding without a setting of its own takes over theirs: workers hide a slow read that only the code can
+    take away.
     """
     explained: dict[str, list[str]] = {}
     for finding in findings:
         order = all_rules()[finding.id].generals(all_rules())
-        generals = (general.id for general in findings if general.id in order and _is_most_of(finding, general))
+        generals = (
+            general.id for general in findings if general.id in order and _is_most_of(finding, general)
+        )
         explained[finding.id] = sorted(generals, key=order.index)
     given = {finding.id: finding.candidates for finding in findings}
     dropped = {general for ids in explained.values() for general in ids}
@@ -111,7 +118,8 @@ def _is_most_of(finding: Finding, general: Finding) -> bool:
 
 
 def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
-    """Return the sort key: a condition of the machine follows the program's own findings, unless they hardly matter."""
+    """Return the sort key: a condition of the machine follows the program's own findings, unless they hardly
+    matter."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
     rule = all_rules().get(finding.id)
     of_machine = rule is not None and rule.family in _OF_MACHINE

@@ -30,10 +30,17 @@ class SlowSteps:
         return [f"{longest}{more}; a usual step takes {ms(self.usual_s)}"]
 
     def judgement(
-        self, did: str, remedy: str = "", *, where: Place | None = None, candidates: Sequence[Setting] | None = None
+        self,
+        did: str,
+        remedy: str = "",
+        *,
+        where: Place | None = None,
+        candidates: Sequence[Setting] | None = None,
     ) -> Judgement:
         """Return a judgement on these steps; `did` completes the sentence."""
-        steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
+        steps = (
+            "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
+        )
         return Judgement(
             claim=f"{steps} {did}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual.",
             kind="jitter",

@@ -1,6 +1,8 @@
-"""Prepare a TensorRT engine: profiles for shapes that were recorded, and a script for the tools that build the engine.
+"""Prepare a TensorRT engine: profiles for shapes that were recorded, and a script for the tools that build
+the engine.
 
-This room starts neither the user's command nor TensorRT, and does not name torch. `diagnose` records the shapes.
+This room starts neither the user's command nor TensorRT, and does not name torch. `diagnose` records the
+shapes.
 """
 
 from dynotune.engines.onnx_model import shapes_for

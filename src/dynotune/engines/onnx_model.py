@@ -21,11 +21,18 @@ def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
     try:
         import onnx
     except ImportError:
-        raise CannotRunHere("ONNX models take the package onnx.", hint="pip install 'dynotune[onnx]'") from None
-    with may_fail(f"read {path}", "Give the file that the export wrote.", RecordError), untrusted.opened(path) as file:
+        raise CannotRunHere(
+            "ONNX models take the package onnx.", hint="pip install 'dynotune[onnx]'"
+        ) from None
+    with (
+        may_fail(f"read {path}", "Give the file that the export wrote.", RecordError),
+        untrusted.opened(path) as file,
+    ):
         num_bytes = os.fstat(file.fileno()).st_size
     if num_bytes > MOST_BYTES:
-        raise RecordError(f"{path} has over 2 GB.", hint="Export it again, with its weights in a file of their own.")
+        raise RecordError(
+            f"{path} has over 2 GB.", hint="Export it again, with its weights in a file of their own."
+        )
     try:
         onnx.checker.check_model(str(path))
         graph = onnx.load_model(str(path), load_external_data=False).graph
@@ -33,7 +40,9 @@ def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
         inputs = [(one.name, one.type.tensor_type) for one in graph.input if one.name not in weights]
         type_of, dims = onnx.helper.tensor_dtype_to_np_dtype, [one.shape.dim for _, one in inputs]
         sizes = [[None if one.dim_value in (0, -1) else one.dim_value for one in each] for each in dims]
-        return {name: (str(type_of(one.elem_type)), each) for (name, one), each in zip(inputs, sizes, strict=True)}
+        return {
+            name: (str(type_of(one.elem_type)), each) for (name, one), each in zip(inputs, sizes, strict=True)
+        }
     except Exception as error:  # protobuf, the checker and numpy have unrelated exception types
         reason = " ".join(str(error).split())[:300]
         raise RecordError(f"{path} is no valid ONNX model: {reason}", hint="Export it again.") from error
@@ -48,15 +57,20 @@ def shapes_for(model: Path, given: Sequence[str]) -> tuple[ShapeHistogram, bool]
     Raises UsageError: the model does not take the shapes, or a varying dimension has none.
     """
     declared = declared_inputs(model)
-    example = ",".join(f"{name}:{'x'.join(str(one or 1) for one in each)}" for name, (_, each) in declared.items())
+    example = ",".join(
+        f"{name}:{'x'.join(str(one or 1) for one in each)}" for name, (_, each) in declared.items()
+    )
     is_dynamic = any(None in sizes for _, sizes in declared.values())
     if is_dynamic and not given:
-        raise UsageError(f"Sizes of {model} vary. Say which are used.", hint=f"For example: --shapes {example}")
+        raise UsageError(
+            f"Sizes of {model} vary. Say which are used.", hint=f"For example: --shapes {example}"
+        )
     calls = [call for one in given or [example] for call in _calls(one)]
     for call in calls:
         pairs = [(sizes, declared[name][1]) for name, sizes in call.shapes.items() if name in declared]
         fits = [
-            len(ours) == len(its) and all(b in (None, a) for a, b in zip(ours, its, strict=True)) for ours, its in pairs
+            len(ours) == len(its) and all(b in (None, a) for a, b in zip(ours, its, strict=True))
+            for ours, its in pairs
         ]
         if not (all(fits) and len(fits) == len(declared) == len(call.shapes)):
             raise UsageError(f"{model} does not take {call.shapes}.", hint=f"For example: --shapes {example}")
@@ -69,5 +83,7 @@ def _calls(given: str) -> list[Calls]:
         return document.read(Path(given), ShapeHistogram).calls
     parts = [one.rpartition(":") for one in given.split(",")]
     if not all(name and re.fullmatch(r"(\d{1,9}(x\d{1,9})*)?", sizes) for name, _, sizes in parts):
-        raise UsageError(f"{given!r} names no shapes that an engine takes.", hint="For example: x:1x3x640x640")
+        raise UsageError(
+            f"{given!r} names no shapes that an engine takes.", hint="For example: x:1x3x640x640"
+        )
     return [Calls(1, {name: [int(one) for one in sizes.split("x") if one] for name, _, sizes in parts})]

@@ -1,7 +1,8 @@
-"""Choose optimisation profiles for recorded shapes: few profiles that waste little memory and cover all calls.
+"""Choose optimisation profiles for recorded shapes: few profiles that waste little memory and cover all
+calls.
 
-TensorRT chooses kernels for a profile's `opt` and plans the memory of a context for its `max`, so the cost of a profile
-is the part of `max` that its calls leave unused. Source: `ExecutionContextAllocationStrategy` in
+TensorRT chooses kernels for a profile's `opt` and plans the memory of a context for its `max`, so the cost of
+a profile is the part of `max` that its calls leave unused. Source: `ExecutionContextAllocationStrategy` in
 https://github.com/NVIDIA/TensorRT/blob/v11.1/include/NvInferRuntime.h
 """
 
@@ -28,7 +29,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> EnginePlan:
-    """Plan profiles that cover all calls; if only one dimension varies, no other profiles of that number waste less.
+    """Plan profiles that cover all calls; if only one dimension varies, no other profiles of that number
+    waste less.
 
     Args:
         asked: number of profiles; None for the fewest that waste at most half as much as a single profile.
@@ -36,7 +38,9 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
     Raises RecordError: no call has tensors, or there are too many different shapes.
     """
     calls, notes = _usable(histogram.calls)
-    points = np.array([[size for sizes in call.shapes.values() for size in sizes] for call in calls], dtype=np.float64)
+    points = np.array(
+        [[size for sizes in call.shapes.values() for size in sizes] for call in calls], dtype=np.float64
+    )
     ends = np.cumsum([len(sizes) for sizes in calls[0].shapes.values()]).tolist()
     weights, areas = np.array([call.num for call in calls], dtype=np.float64), _areas(points, ends)
     used = float(weights @ areas)
@@ -54,7 +58,8 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
                 wastes[at], parts[at] = waste, np.split(order, cuts)
     shares = [round(waste / (used + waste), 9) for waste in wastes[: len(calls)]]
     num, why = _number(shares, wastes[0] / (2 * used + wastes[0]), asked)
-    # All profiles begin at the smallest shape: a size between two profiles uses the larger, and `min` takes no memory.
+    # All profiles begin at the smallest shape: a size between two profiles uses the larger, and `min` takes
+    # no memory.
     least = _corner(np.min, calls)
     found = []
     for part in parts[num - 1]:
@@ -72,8 +77,11 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
 
 
 def _usable(calls: Sequence[Calls]) -> tuple[list[Calls], list[str]]:
-    """Merge equal calls and keep those with the usual inputs, since an engine has fixed inputs and dimensions."""
-    order = {name: at for at, name in enumerate(dict.fromkeys(name for call in calls for name in call.shapes))}
+    """Merge equal calls and keep those with the usual inputs, since an engine has fixed inputs and
+    dimensions."""
+    order = {
+        name: at for at, name in enumerate(dict.fromkeys(name for call in calls for name in call.shapes))
+    }
     counts: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
     for call in calls:
         named = sorted(call.shapes.items(), key=lambda item: order[item[0]])
@@ -87,7 +95,9 @@ def _usable(calls: Sequence[Calls]) -> tuple[list[Calls], list[str]]:
             kinds.setdefault(tuple((name, len(sizes)) for name, sizes in key), []).append(one)
     usual = max(kinds.values(), key=lambda kind: sum(call.num for call in kind), default=[])
     if not 0 < len(usual) <= MOST_DIFFERENT:
-        raise RecordError(f"There are {len(usual)} different shapes; 1 to {MOST_DIFFERENT} can be planned for.")
+        raise RecordError(
+            f"There are {len(usual)} different shapes; 1 to {MOST_DIFFERENT} can be planned for."
+        )
     left = counts.total() - sum(call.num for call in usual)
     note = f"{left} of {counts.total()} calls had other inputs, or empty ones: keep them from the engine."
     return usual, [note] * bool(left)
@@ -136,9 +146,15 @@ def _number(shares: Sequence[float], half: float, asked: int | None) -> tuple[in
     most = min(asked or len(shares), len(shares))
     limit = SUFFICES if shares[0] <= SUFFICES else min(shares[:most]) if asked else max(half, shares[-1])
     num = next(num for num in range(1, most + 1) if shares[num - 1] <= limit)
-    why = f"{num} profiles leave {shares[num - 1]:.0%} of their largest shapes unused; one leaves {shares[0]:.0%}."
+    why = (
+        f"{num} profiles leave {shares[num - 1]:.0%} of their largest shapes unused; one leaves "
+        f"{shares[0]:.0%}."
+    )
     if num == 1:
-        why = f"One profile {'suffices: it ' * (limit == SUFFICES)}leaves {shares[0]:.0%} of its largest shapes unused."
+        why = (
+            f"One profile {'suffices: it ' * (limit == SUFFICES)}leaves {shares[0]:.0%} of its largest "
+            "shapes unused."
+        )
     return num, why + f" {asked} would hardly save more, and each costs time to build." * (num < (asked or 0))
 
 

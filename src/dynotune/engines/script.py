@@ -49,9 +49,10 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx
     """Return the bash script that builds an engine by a plan, compares it with ONNX Runtime and times it.
 
     Options are those of trtexec in TensorRT 11.1 (`help` in
-    https://github.com/NVIDIA/TensorRT/blob/v11.1/samples/common/sampleOptions.cpp; networks are strongly typed there,
-    and `--stronglyTyped` does nothing), of `polygraphy run --help` in Polygraphy 0.53.6, and of `Input` in
-    torch_tensorrt 2.14 (https://github.com/pytorch/TensorRT/blob/main/py/torch_tensorrt/_Input.py).
+    https://github.com/NVIDIA/TensorRT/blob/v11.1/samples/common/sampleOptions.cpp; networks are strongly
+    typed there, and `--stronglyTyped` does nothing), of `polygraphy run --help` in Polygraphy 0.53.6, and of
+    `Input` in torch_tensorrt 2.14
+    (https://github.com/pytorch/TensorRT/blob/main/py/torch_tensorrt/_Input.py).
 
     `is_dynamic`: the model's sizes vary; a model of fixed sizes takes no shape options.
     """
@@ -72,7 +73,9 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx
         compared=_compared(plan),
         dynamic=is_dynamic,
         has_several=len(plan.profiles) > 1,
-        profiles=[_profile(index, profile, batches, is_dynamic) for index, profile in enumerate(plan.profiles)],
+        profiles=[
+            _profile(index, profile, batches, is_dynamic) for index, profile in enumerate(plan.profiles)
+        ],
         unlimited=workspace.reason if isinstance(workspace, Unknown) else "",
         workspace_mib=0 if isinstance(workspace, Unknown) else max(1, workspace >> 20),
         decibels=round(-20 * math.log10(plan.most_error)),
@@ -119,7 +122,9 @@ def _profile(index: int, profile: Profile, batches: Sequence[Batch], is_dynamic:
         usual_for_polygraphy=_polygraphy(profile.opt),
         context_mib=None if profile.context_bytes is None else round(profile.context_bytes / 2**20),
         batches=[
-            BatchView(_files(batch.inputs), _files(batch.outputs), _trtexec(batch.shapes) if is_dynamic else "")
+            BatchView(
+                _files(batch.inputs), _files(batch.outputs), _trtexec(batch.shapes) if is_dynamic else ""
+            )
             for batch in held
         ],
     )

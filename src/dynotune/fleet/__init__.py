@@ -1,7 +1,8 @@
 """Share one study between hosts: keep studies in a database, or run blocks on the nodes of a Ray cluster.
 
-This room decides which worker leads a study and which worker runs a block, and moves studies and blocks between hosts.
-`search` decides how a worker runs a block. `dynotune[storage]` installs SQLAlchemy, `dynotune[ray]` installs Ray.
+This room decides which worker leads a study and which worker runs a block, and moves studies and blocks
+between hosts. `search` decides how a worker runs a block. `dynotune[storage]` installs SQLAlchemy,
+`dynotune[ray]` installs Ray.
 """
 
 from typing import TYPE_CHECKING

@@ -21,8 +21,8 @@ class RayHosts:
 
     Args:
         address: address of the cluster, in the form that `ray.init` takes.
-        worker: class of the actors. The constructor takes `run`, `typed` and `study`. The actor's method `do` runs a
-            block; `refuse` raises DynotuneError on a node that is unlike this host.
+        worker: class of the actors. The constructor takes `run`, `typed` and `study`. The actor's method `do`
+            runs a block; `refuse` raises DynotuneError on a node that is unlike this host.
         say: function that gets a message for each node that is left out, with the reason.
 
     Raises:
@@ -31,12 +31,20 @@ class RayHosts:
     """
 
     def __init__(
-        self, address: str, worker: type, run: RunSpec, typed: list[Any], study: Study, say: Callable[[str], None]
+        self,
+        address: str,
+        worker: type,
+        run: RunSpec,
+        typed: list[Any],
+        study: Study,
+        say: Callable[[str], None],
     ) -> None:
         try:
             import ray
         except ImportError as error:
-            raise UsageError("--ray needs Ray, which is not installed.", hint="pip install 'dynotune[ray]'") from error
+            raise UsageError(
+                "--ray needs Ray, which is not installed.", hint="pip install 'dynotune[ray]'"
+            ) from error
         self._ray, self._say, self._study, self._actors = ray, say, study, dict[str, Any]()
         # Nodes that share one folder need no copy of its files.
         for env in ({}, {"working_dir": str(run.cwd)}):
@@ -71,7 +79,9 @@ class RayHosts:
             if node["Alive"] and node["NodeID"] != own:
                 there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 gpus = node["Resources"].get("GPU", 0)
-                actor = remote.options(scheduling_strategy=there, num_cpus=0, num_gpus=gpus).remote(run, typed, study)
+                actor = remote.options(scheduling_strategy=there, num_cpus=0, num_gpus=gpus).remote(
+                    run, typed, study
+                )
                 begun[node["NodeID"]] = actor, actor.refuse.remote(study)
         unlike = {}
         for name, (actor, refused) in begun.items():

@@ -1,9 +1,10 @@
 """Keep studies in a database (SQLite or PostgreSQL) that several workers share.
 
-One worker leads a study: it plans the runs, and writes the study and its trials. The other workers take blocks of runs.
-The lead and each block are leases: a lease lasts while its worker's heartbeat goes on, by the clock of the database.
-The database accepts the result of a block once, and only from the worker that holds the block's lease. When a worker is
-killed, another worker runs its block again, or takes over the lead with all written trials.
+One worker leads a study: it plans the runs, and writes the study and its trials. The other workers take
+blocks of runs. The lead and each block are leases: a lease lasts while its worker's heartbeat goes on, by the
+clock of the database. The database accepts the result of a block once, and only from the worker that holds
+the block's lease. When a worker is killed, another worker runs its block again, or takes over the lead with
+all written trials.
 """
 
 from __future__ import annotations
@@ -38,26 +39,31 @@ LEASE_S = 60.0
 """A worker without a heartbeat for this time counts as dead."""
 POLL_S = 0.5
 PATIENCE_S = 120.0
-"""Retry a database that does not answer for at most this time, where the caller cannot go on without the database."""
+"""Retry a database that does not answer for at most this time, where the caller cannot go on without the
+database."""
 EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://host/database."
-# Migrations in order, each applied once; never change one after its release. A block's `worker` will run it or runs it.
+# Migrations in order, each applied once; never change one after its release. A block's `worker` will run it
+# or runs it.
 MIGRATIONS = (
     """CREATE TABLE study (name TEXT PRIMARY KEY, asked TEXT NOT NULL, document TEXT NOT NULL,
            finished INTEGER NOT NULL DEFAULT 0, began DOUBLE PRECISION NOT NULL, leader TEXT NOT NULL);
        CREATE TABLE worker (id TEXT PRIMARY KEY, study TEXT NOT NULL, seen DOUBLE PRECISION NOT NULL)""",
     """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT NOT NULL,
-           result TEXT, PRIMARY KEY (study, id))""",
+           result TEXT, PRIMARY KEY (study, id))""",  # noqa: E501
 )
 TABLES = ("block", "dynotune_schema", "study", "worker")
 LONGEST_TRANSACTION_S = 60.0
-"""A transaction takes milliseconds. Anyone may have written the database, and a view in it may compute forever."""
+"""A transaction takes milliseconds. Anyone may have written the database, and a view in it may compute
+forever."""
 _LIMITS = "SET LOCAL idle_in_transaction_session_timeout = 60000; SET LOCAL statement_timeout = 60000"
-# Transactions are short and run one after another. Two that lock rows in different orders would wait for each other.
+# Transactions are short and run one after another. Two that lock rows in different orders would wait for each
+# other.
 _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"{_LIMITS}; SELECT pg_advisory_xact_lock(20261)"}
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": f"{_LIMITS}; SET TRANSACTION READ ONLY"}
 _KINDS = {
     "sqlite": "SELECT name, type = 'table' AS is_table FROM sqlite_master",
-    "postgresql": "SELECT table_name AS name, table_type = 'BASE TABLE' AS is_table FROM information_schema.tables "
+    "postgresql": "SELECT table_name AS name, table_type = 'BASE TABLE' AS is_table FROM "
+    "information_schema.tables "
     "WHERE table_schema = current_schema()",
 }
 _STEPS_BETWEEN_LOOKS = 100_000
@@ -67,23 +73,29 @@ _CONNECT: dict[str, dict[str, Any]] = {
     "sqlite": {"timeout": 30, "isolation_level": None},
     "postgresql": {"connect_timeout": 10, "tcp_user_timeout": 10_000},
 }
-_NOW = {"sqlite": "(julianday('now') - 2440587.5) * 86400.0", "postgresql": "extract(epoch FROM clock_timestamp())"}
+_NOW = {
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+    "postgresql": "extract(epoch FROM clock_timestamp())",
+}
 _ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
 _UNDONE = "study = :study AND result IS NULL"
 _MINE = "(worker = :me OR worker NOT IN ({alive}))"
 _TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
-"""Select a document from the database. Anyone may have written it, so a longer text is cut here and refused later."""
+"""Select a document from the database. Anyone may have written it, so a longer text is cut here and refused
+later."""
 
 
-def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S, reads_only: bool = False) -> Store:
+def open_store(
+    url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S, reads_only: bool = False
+) -> Store:
     """Open the database and migrate its tables. `warn` gets one message when the database is lost.
 
     Args:
         reads_only: write nothing, and refuse a database without studies.
 
     Raises:
-        UsageError: the URL names neither SQLite nor PostgreSQL, the database's driver is not installed, or the database
-            is of another program.
+        UsageError: the URL names neither SQLite nor PostgreSQL, the database's driver is not installed, or
+            the database is of another program.
         CannotRunHere: the database cannot be reached, or a newer dynotune wrote it.
     """
     try:
@@ -99,10 +111,13 @@ def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_
 
 
 def _engine(url: sa.URL, *, reads_only: bool = False) -> sa.Engine:
-    """Raises ValueError: the SQLite file does not exist, or an unquoted password would end up in the host's name."""
+    """Raises ValueError: the SQLite file does not exist, or an unquoted password would end up in the host's
+    name."""
     import sqlalchemy as sa
 
-    redaction.learn({"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()})
+    redaction.learn(
+        {"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()}
+    )
     kind = url.get_backend_name()
     if kind not in _BEGIN:
         raise UsageError(f"--storage knows no {kind}.", hint=EXAMPLE)
@@ -111,7 +126,9 @@ def _engine(url: sa.URL, *, reads_only: bool = False) -> sa.Engine:
     if kind == "sqlite" and reads_only:  # a name that does not exist makes no file
         path = Path(str(url.database)).absolute().as_uri()
         url = url.set(database=path.replace("file://", "file:", 1), query={"mode": "ro", "uri": "true"})
-    engine = sa.create_engine(url.set(drivername=_DRIVER[kind]), pool_pre_ping=True, connect_args=_CONNECT[kind])
+    engine = sa.create_engine(
+        url.set(drivername=_DRIVER[kind]), pool_pre_ping=True, connect_args=_CONNECT[kind]
+    )
     limit = _Limit()
     if kind == "sqlite":
         sa.event.listen(engine, "connect", limit.apply)
@@ -126,7 +143,8 @@ def _engine(url: sa.URL, *, reads_only: bool = False) -> sa.Engine:
 
 
 class _Limit:
-    """Limit of the time of a transaction with SQLite, which computes in this process, and would heed no Ctrl-C."""
+    """Limit of the time of a transaction with SQLite, which computes in this process, and would heed no
+    Ctrl-C."""
 
     def __init__(self) -> None:
         self._until_s = math.inf
@@ -142,13 +160,19 @@ class _Limit:
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
-    """Connect a worker to a database of studies; leaving the `with` block releases the worker's lead and blocks.
+    """Connect a worker to a database of studies; leaving the `with` block releases the worker's lead and
+    blocks.
 
     `behind`: true while the database lacks something that the study's folder has.
     """
 
     def __init__(
-        self, engine: sa.Engine, warn: Callable[[str], None], lease_s: float = LEASE_S, *, reads_only: bool = False
+        self,
+        engine: sa.Engine,
+        warn: Callable[[str], None],
+        lease_s: float = LEASE_S,
+        *,
+        reads_only: bool = False,
     ) -> None:
         self.me, self.behind = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}", False
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
@@ -167,7 +191,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
             if not isinstance(version, int):
                 raise RecordError("The database's own version is not a number.")
             if version > len(MIGRATIONS):
-                what = f"A newer dynotune wrote this database: version {version}; this one knows {len(MIGRATIONS)}."
+                what = (
+                    f"A newer dynotune wrote this database: version {version}; this one knows "
+                    f"{len(MIGRATIONS)}."
+                )
                 raise CannotRunHere(what, hint="Use that dynotune, or another database.")
             for number, statements in enumerate(() if reads_only else MIGRATIONS[version:], version + 1):
                 for statement in (*statements.split(";"), "INSERT INTO dynotune_schema VALUES (:number)"):
@@ -187,9 +214,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
             text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            # Right after an outage no worker could send a heartbeat, and workers with a block have results to write.
+            # Right after an outage no worker could send a heartbeat, and workers with a block have results to
+            # write.
             is_sure = time.monotonic() - self._lost_s > self._lease_s
-            known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
+            known = {
+                "me": self.me,
+                "study": self._study,
+                "lease_s": self._lease_s if is_sure else 1e12,
+                **values,
+            }
             return connection.execute(text, {name: known[name] for name in text.compile().params})
 
         began_s = time.monotonic()
@@ -198,12 +231,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 yield do
         except sa.exc.SQLAlchemyError as error:
             if "interrupted" in str(error) and time.monotonic() - began_s < LONGEST_TRANSACTION_S:
-                raise KeyboardInterrupt from error  # Python drops what its handler raises inside SQLite's callback
+                raise KeyboardInterrupt from error  # Python drops what its handler raises inside SQLite's callback  # noqa: E501
             self._lost_s = time.monotonic()
             # The database's own message holds the statement with all values.
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
-            what = f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: {reason}."
-            raise StorageLost(redaction.redacted(what), hint="See that it runs and may be written to.") from error
+            what = (
+                f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: "
+                f"{reason}."
+            )
+            raise StorageLost(
+                redaction.redacted(what), hint="See that it runs and may be written to."
+            ) from error
 
     def patiently(self, job: Callable[[], T]) -> T:
         """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S."""
@@ -231,7 +269,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """Return all studies, the oldest first, with their numbers of workers; warn of damaged studies."""
         alive = f"(SELECT count(*) FROM ({_ALIVE.replace(':study', 'study.name')}) AS a) AS workers"
         with self._transaction() as do:
-            rows = do(f"SELECT name, {_TEXT.format('document')} AS text, {alive} FROM study ORDER BY began").all()
+            rows = do(
+                f"SELECT name, {_TEXT.format('document')} AS text, {alive} FROM study ORDER BY began"
+            ).all()
         found = []
         for row in rows:
             try:
@@ -241,11 +281,16 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def study(self, name: str) -> Study:
-        """Return the study from the database. Raises UsageError: no study has this name; StorageLost, RecordError."""
+        """Return the study from the database. Raises UsageError: no study has this name; StorageLost,
+        RecordError."""
         with self._transaction() as do:
-            text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name).scalar()
+            text = do(
+                f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name
+            ).scalar()
         if text is None:
-            raise UsageError(f"There is no study {name} in this database.", hint="dynotune studies lists them.")
+            raise UsageError(
+                f"There is no study {name} in this database.", hint="dynotune studies lists them."
+            )
         found = _decoded(text, Study)
         if any(one.run and not one.was_elsewhere for one in found.trials):
             raise RecordError(f"The database's record of {name} has runs without the host that made them.")
@@ -254,18 +299,27 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def enter(self, study: Study, asked: str, folder: str) -> None:
         """Take part in the study of this name; create the study if no study has this name.
 
-        `asked`: text that identifies the study's command, options and code. `folder`: folder of this worker's runs.
+        `asked`: text that identifies the study's command, options and code. `folder`: folder of this worker's
+            runs.
 
         Raises UsageError if the existing study has another `asked`, and StorageLost.
         """
         self._study, self._folder = study.name, f"{socket.gethostname()}:{folder}"
         with self._transaction() as do:
             do("INSERT INTO worker VALUES (:me, :study, {now})")
-            new = "INSERT INTO study (name, asked, document, began, leader) VALUES (:study, :asked, :text, {now}, :me)"
+            new = (
+                "INSERT INTO study (name, asked, document, began, leader) VALUES (:study, :asked, :text, "
+                "{now}, :me)"
+            )
             do(f"{new} ON CONFLICT (name) DO NOTHING", asked=asked, text=_encoded(study))
             if do("SELECT asked FROM study WHERE name = :study").scalar() != asked:
-                what = f"The study {study.name} exists already, with another command, other options or other code."
-                raise UsageError(what, hint="Name another by --study; the same command and options take part in it.")
+                what = (
+                    f"The study {study.name} exists already, with another command, other options or "
+                    "other code."
+                )
+                raise UsageError(
+                    what, hint="Name another by --study; the same command and options take part in it."
+                )
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
@@ -274,7 +328,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 do("UPDATE worker SET seen = {now} WHERE id = :me")
 
     def lead(self) -> bool:
-        """Lead the study if no living worker leads it; delete blocks offered by the last leader and not taken."""
+        """Lead the study if no living worker leads it; delete blocks offered by the last leader and not
+        taken."""
         with self._transaction() as do:
             free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
             if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
@@ -288,12 +343,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises CannotRunHere: another worker has taken over the lead.
         """
         here = {id(one) for one in study.trials if one.run and not one.was_elsewhere}
-        trials = [replace(one, run=f"{self._folder}/{one.run}") if id(one) in here else one for one in study.trials]
+        trials = [
+            replace(one, run=f"{self._folder}/{one.run}") if id(one) in here else one for one in study.trials
+        ]
         text = _encoded(replace(study, trials=trials))
 
         def write() -> int:
             with self._transaction() as do:
-                mine = "UPDATE study SET document = :text, finished = :finished WHERE name = :study AND leader = :me"
+                mine = (
+                    "UPDATE study SET document = :text, finished = :finished WHERE name = :study AND "
+                    "leader = :me"
+                )
                 return do(mine, text=text, finished=int(study.finished)).rowcount
 
         try:
@@ -302,7 +362,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._lost(error)
             return
         if not is_led:
-            what = f"Another worker leads the study {study.name} now: this one gave no sign for {self._lease_s:.0f} s."
+            what = (
+                f"Another worker leads the study {study.name} now: this one gave no sign for "
+                f"{self._lease_s:.0f} s."
+            )
             raise CannotRunHere(what, hint="The same command takes part in it again.")
         self.behind = False
 
@@ -315,17 +378,26 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return []
 
     def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
-        """Offer the block to the worker `host`, and wait until that worker, or its replacement, has run the block.
+        """Offer the block to the worker `host`, and wait until that worker, or its replacement, has run the
+        block.
 
         Returns:
-            None if no worker is left, the database is lost, or the database lacks what a worker needs to know. The
-            result of a worker that runs the block in spite of that is not used.
+            None if no worker is left, the database is lost, or the database lacks what a worker needs to
+            know. The result of a worker that runs the block in spite of that is not used.
         """
         if self.behind:
             return None
         text = _encoded(block)
-        of = {"id": hashlib.sha256(text.encode()).hexdigest(), "number": block.number, "text": text, "worker": host}
-        new = "INSERT INTO block (study, id, number, document, worker) VALUES (:study, :id, :number, :text, :worker)"
+        of = {
+            "id": hashlib.sha256(text.encode()).hexdigest(),
+            "number": block.number,
+            "text": text,
+            "worker": host,
+        }
+        new = (
+            "INSERT INTO block (study, id, number, document, worker) VALUES (:study, :id, :number, "
+            ":text, :worker)"
+        )
         result = f"SELECT {_TEXT.format('result')} FROM block WHERE study = :study AND id = :id"
         try:
             with self._transaction() as do:

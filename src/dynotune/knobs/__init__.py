@@ -1,8 +1,9 @@
 """The catalogue of knobs, data in catalogue.toml: this room sets nothing and does not import torch.
 
 `catalogue` finds knobs; `setting_text` turns text into settings; `conditions` lists the conditions of knobs
-on the machine, and `applicability` tells whether a setting can work there; `foreign` decides which settings from
-elsewhere may be applied. A knob's site names where a setting acts; `launch` and the agent apply the setting.
+on the machine, and `applicability` tells whether a setting can work there; `foreign` decides which settings
+from elsewhere may be applied. A knob's site names where a setting acts; `launch` and the agent apply the
+setting.
 """
 
 from dynotune.knobs.applicability import ON_WORKERS, DoesNotApply, caution, check_applies, needs_workers

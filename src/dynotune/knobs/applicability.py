@@ -19,7 +19,8 @@ class DoesNotApply(CannotRunHere):
 
 
 def needs_workers(setting: Setting) -> bool:
-    """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers off."""
+    """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers
+    off."""
     return setting.knob in ON_WORKERS and setting.value is not False
 
 

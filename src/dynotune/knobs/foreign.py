@@ -1,8 +1,9 @@
-"""Check settings from elsewhere: of a recipe, a pack, a folder of caches. Only what `check` accepts is applied.
+"""Check settings from elsewhere: of a recipe, a pack, a folder of caches. Only what `check` accepts is
+applied.
 
-A variable can make a program load code, read other files, or trust others, and no list of such variables is complete.
-So this module lists the variables that only tune, each with its accepted values. No accepted value names a file, a
-module, a library or an address: the user always has to type a path.
+A variable can make a program load code, read other files, or trust others, and no list of such variables is
+complete. So this module lists the variables that only tune, each with its accepted values. No accepted value
+names a file, a module, a library or an address: the user always has to type a path.
 """
 
 import re
@@ -22,7 +23,9 @@ _SWITCH = r"(?i:0|1|true|false|yes|no|on|off)"
 _TOLD = tomllib.loads(files(__package__).joinpath("foreign.toml").read_text("utf-8"))
 _ALLOWED = {name: re.compile(each["values"], re.ASCII) for each in _TOLD["tunes"] for name in each["names"]}
 _ALLOWED |= {
-    knob.id.removeprefix("env."): re.compile("|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII)
+    knob.id.removeprefix("env."): re.compile(
+        "|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII
+    )
     for knob in all_knobs()
     # The other variables name folders of code that runs.
     if isinstance(knob.site, Env) and (knob.type != "str" or knob.values)
@@ -43,7 +46,8 @@ class Checked(NamedTuple):
 
 
 def check(found: Iterable[Setting], typed: Sequence[Setting] = ()) -> Checked:
-    """Divide settings from elsewhere into those that may be applied and the others. The user's own settings win."""
+    """Divide settings from elsewhere into those that may be applied and the others. The user's own settings
+    win."""
     given = {setting.knob: setting for setting in typed}
     chosen = {setting.knob: setting for setting in found} | given
     left_out = {knob for knob, setting in chosen.items() if knob not in given and must_be_typed(setting)}
@@ -63,7 +67,8 @@ def check_variables(found: Iterable[tuple[str, str]]) -> tuple[dict[str, str], d
 
 
 def must_be_typed(setting: Setting) -> bool:
-    """Tell whether only the user may set this: a variable or value that is not known to be for tuning only."""
+    """Tell whether only the user may set this: a variable or value that is not known to be for tuning
+    only."""
     text = str(setting.value)
     if setting.knob in ("python", "git.ref"):
         return True

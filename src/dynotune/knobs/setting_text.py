@@ -22,7 +22,8 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORE
 def parse(text: str) -> Setting:
     """Read `knob=value` as a setting with a value of the knob's type.
 
-    Raises UsageError: no `=`, no such knob, or a value that the knob refuses; the message lists the accepted values.
+    Raises UsageError: no `=`, no such knob, or a value that the knob refuses; the message lists the accepted
+    values.
     """
     knob_id, equals, value = text.partition("=")
     knob_id = knob_id.strip()

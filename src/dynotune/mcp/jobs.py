@@ -1,8 +1,9 @@
-"""Run subcommands for an agent, each as a job with its own process and run folder; a job may outlive the server.
+"""Run subcommands for an agent, each as a job with its own process and run folder; a job may outlive the
+server.
 
-A job's folder lies among the runs, so `dynotune runs` lists and removes it. The folder holds `job.json` (what runs, and
-for which root), `report.txt` (the report for a person), `progress.txt` (messages while the job runs), `answer.json`
-and, if the job ended while its server was running, `exit_code`.
+A job's folder lies among the runs, so `dynotune runs` lists and removes it. The folder holds `job.json` (what
+runs, and for which root), `report.txt` (the report for a person), `progress.txt` (messages while the job
+runs), `answer.json` and, if the job ended while its server was running, `exit_code`.
 """
 
 import contextlib
@@ -38,7 +39,8 @@ WITHOUT_REPORT = ("explain", "knobs")
 """Subcommands that print their whole answer; with `--json` they print nothing."""
 LARGEST_PIECE_BYTES, LARGEST_JSON_BYTES, LARGEST_NOTE_BYTES = 1 << 17, 1 << 26, 1 << 20
 SAVING_S, KILL_AFTER_S = 60.0, 30.0
-"""Time that a job gets beyond its limit, to save what it measured, and after an interrupt until it is killed."""
+"""Time that a job gets beyond its limit, to save what it measured, and after an interrupt until it is
+killed."""
 FILE = "job.json"
 _unfinished: set[Path] = set()
 """Folders of the jobs that this server started, and whose exit codes are not written yet."""
@@ -92,7 +94,8 @@ class Job:
             return None
 
     def is_running(self) -> bool:
-        """Return whether the job's own process still runs; in its own server, until its exit code is in its folder."""
+        """Return whether the job's own process still runs; in its own server, until its exit code is in its
+        folder."""
         return self.folder in _unfinished or (not self._lines("exit_code") and self._process() is not None)
 
     def so_far(self) -> str:
@@ -107,7 +110,11 @@ class Job:
         """
         told: dict[str, Any] = {"job": self.id}
         if self.is_running():
-            return told | {"state": "running", "so_far": self.so_far(), "next": f"Call job with id {self.id}."}
+            return told | {
+                "state": "running",
+                "so_far": self.so_far(),
+                "next": f"Call job with id {self.id}.",
+            }
         code = next(iter(self._lines("exit_code")), "")
         whole = self.folder / "answer.json"
         done = untrusted.is_ordinary(whole) or code == "0"
@@ -142,7 +149,8 @@ class Job:
     def _process(self) -> processes.Process | None:
         """Return the job's own process; None if the process has ended, or cannot be proved to be the job's.
 
-        The proof: this folder is in the process's environment, and the process leads its own group and session.
+        The proof: this folder is in the process's environment, and the process leads its own group and
+        session.
         """
         note = self.note()
         found = None if note is None else processes.read(note.pid)
@@ -155,11 +163,14 @@ class Job:
         return found if is_ours else None
 
     def _lines(self, name: str) -> list[str]:
-        """Return the lines of a file; of a large file the first and the last, without lines that a cut halved."""
+        """Return the lines of a file; of a large file the first and the last, without lines that a cut
+        halved."""
         try:
             begin = untrusted.piece(self.folder / name, 0, 2 * LARGEST_PIECE_BYTES, link=False)
             if len(begin) == 2 * LARGEST_PIECE_BYTES:
-                end = untrusted.piece(self.folder / name, -LARGEST_PIECE_BYTES, LARGEST_PIECE_BYTES, link=False)
+                end = untrusted.piece(
+                    self.folder / name, -LARGEST_PIECE_BYTES, LARGEST_PIECE_BYTES, link=False
+                )
                 begin = begin[:LARGEST_PIECE_BYTES].rpartition(b"\n")[0] + b"\n" + end.partition(b"\n")[2]
         except OSError:
             return []
@@ -182,7 +193,9 @@ def base() -> Path:
     return private.state_folder() / "runs"
 
 
-def start(subcommand: Sequence[str], root: Path, folder: Path, command: Sequence[str] = (), *, longest_s: float) -> Job:
+def start(
+    subcommand: Sequence[str], root: Path, folder: Path, command: Sequence[str] = (), *, longest_s: float
+) -> Job:
     """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`, for a server of `root`.
 
     The server interrupts the job when `longest_s` seconds have passed.
@@ -208,14 +221,17 @@ def start(subcommand: Sequence[str], root: Path, folder: Path, command: Sequence
     except (OSError, ValueError, CannotRunHere) as error:
         if job is not None:
             shutil.rmtree(job.folder, ignore_errors=True)
-        raise UsageError(f"No job can be started: {error}.", hint="Look at the folder and its disk.") from error
+        raise UsageError(
+            f"No job can be started: {error}.", hint="Look at the folder and its disk."
+        ) from error
     _unfinished.add(job.folder)
     threading.Thread(target=_note_end, args=(process, job, longest_s), daemon=True).start()
     return job
 
 
 def _started(words: list[str], kept: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process of a job in `folder`. The process holds its job's folder `kept`, so that nobody removes it."""
+    """Start the process of a job in `folder`. The process holds its job's folder `kept`, so that nobody
+    removes it."""
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80", "DYNOTUNE_JOB": str(kept)}
     held = os.open(kept, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -230,7 +246,8 @@ def _started(words: list[str], kept: Path, folder: Path) -> subprocess.Popen[byt
 
 
 def _note_end(process: subprocess.Popen[bytes], job: Job, longest_s: float) -> None:
-    """Wait for the job's end, and write its exit code; interrupt, and then kill, a job that takes too long."""
+    """Wait for the job's end, and write its exit code; interrupt, and then kill, a job that takes too
+    long."""
     limits = ((longest_s + SAVING_S, signal.SIGINT), (KILL_AFTER_S, signal.SIGKILL))
     for limit_s, number in limits:
         try:
@@ -258,7 +275,9 @@ def find(id: str, root: Path) -> Job:
     """
     job = Job(base() / id) if _ID.fullmatch(id) else None
     if job is None or not _is_of(job, root):
-        raise UsageError(f"There is no job {quoting.plain(id, longest=60)} of this root.", hint="Start it anew.")
+        raise UsageError(
+            f"There is no job {quoting.plain(id, longest=60)} of this root.", hint="Start it anew."
+        )
     return job
 
 

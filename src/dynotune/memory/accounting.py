@@ -1,8 +1,10 @@
-"""Divide a process's memory into terms that add up to the driver's count, both at the peak and between two steps.
+"""Divide a process's memory into terms that add up to the driver's count, both at the peak and between two
+steps.
 
-Each block of the history gets one memory term: the term of the tensor that the agent found at the block's address, or
-else a term by time and place of the allocation. Rounding, cache and fragments follow from addresses. The driver's count
-beyond the allocator is the context with loaded modules, and memory that libraries such as NCCL allocate themselves.
+Each block of the history gets one memory term: the term of the tensor that the agent found at the block's
+address, or else a term by time and place of the allocation. Rounding, cache and fragments follow from
+addresses. The driver's count beyond the allocator is the context with loaded modules, and memory that
+libraries such as NCCL allocate themselves.
 """
 
 import re
@@ -21,7 +23,15 @@ from dynotune.trace.snapshot import Life, Lives
 NUM_PARTS, MOST_BLOCKS = 12, 512
 _IN_A_LIST = re.compile(r"\.\d+(?=\.|$)")
 # If two tensors share a block, such as a batch that a module also keeps, the earlier term gets the block.
-PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
+PRIORITY: tuple[TermName, ...] = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "buffers",
+    "inputs",
+    "workspaces",
+    "kept",
+)
 Blocks = list[tuple[Life, TermName]]
 
 
@@ -48,29 +58,38 @@ def account(
         reason = Unknown("the snapshot does not contain this device" if lives is None else lives.unknown)
         return RankMemory(**told, peak=reason, steady=reason)
     offset = device.num_events - lives.num_events
-    marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
+    marks = _Marks(
+        [max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks]
+    )
     blocks = _blocks(device, lives, offset, marks, trains=owners.trains)
     outside = process_bytes if isinstance(process_bytes, Unknown) else process_bytes - device.reserved_bytes
     if not isinstance(outside, Unknown) and outside < 0:
         outside = Unknown("the driver counts less for the process than its allocator had reserved")
     if any(position < offset for _, position in device.marks):
-        told["notes"] = [*told["notes"], "the allocator's history was full: the peak is that of its last part"]
+        told["notes"] = [
+            *told["notes"],
+            "the allocator's history was full: the peak is that of its last part",
+        ]
     told["facts"] = {**told["facts"], **_facts(lives, blocks, marks)}
     return RankMemory(**told, **_moments(lives, blocks, marks.begin, outside))
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
-    """Return the contents of a device's snapshot: bytes by source line, at the peak and at the end of its history."""
+    """Return the contents of a device's snapshot: bytes by source line, at the peak and at the end of its
+    history."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
         held = sum(life.size for life in lives.alive(event))
         notes.append(
-            f"{size(asked)} was asked for by {where.function or 'an unknown line'} and not given: {size(held)} was in "
+            f"{size(asked)} was asked for by {where.function or 'an unknown line'} and not given: "
+            f"{size(held)} was in "
             f"live tensors, {size(room['cache'])} in the cache, {size(room['fragmentation'])} free in pieces"
         )
     if given_back := sum(sign < 0 for _, sign, _ in lives.segment_events):
-        notes.append(f"memory was given back to the driver {given_back} times: by empty_cache(), or for want of room")
+        notes.append(
+            f"memory was given back to the driver {given_back} times: by empty_cache(), or for want of room"
+        )
     if lives.unknown:
         notes.append(f"the peak is that of the snapshot's moment: {lives.unknown}")
     blocks: Blocks = [(life, "blocks") for life in lives.lives]
@@ -95,7 +114,8 @@ class _Marks:
         return self.at[0] if self.at else 0
 
     def phase(self, event: int) -> str:
-        """Return the phase at an event, the last mark before; `inputs` if the step's first forward pass comes next."""
+        """Return the phase at an event, the last mark before; `inputs` if the step's first forward pass comes
+        next."""
         following = bisect_right(self.at, event)
         name = self.names[max(0, following - 1)] if self.names else ""
         is_first = name in ("begin", "step") and self.names[following : following + 1] == ["forward"]
@@ -123,11 +143,14 @@ def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, t
         row = bisect_right(rows, (event - 1, 1 << 62)) - 1
         if row >= 0 and lives.lives[rows[row][1]].died >= event:
             found.setdefault(rows[row][1], term)
-    return [(life, found.get(index) or _unowned(life, marks, trains)) for index, life in enumerate(lives.lives)]
+    return [
+        (life, found.get(index) or _unowned(life, marks, trains)) for index, life in enumerate(lives.lives)
+    ]
 
 
 def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
-    """Choose a term by the time of allocation, for a block without a tensor that Python holds between steps."""
+    """Choose a term by the time of allocation, for a block without a tensor that Python holds between
+    steps."""
     if life.born < marks.begin:
         return "unknown"
     phase = marks.phase(life.born)
@@ -189,7 +212,9 @@ def _facts(lives: Lives, blocks: Blocks, marks: _Marks) -> dict[str, bool | int]
     """Return the facts that findings need, besides those that the agent reported."""
     event = lives.peak(marks.begin)
     alive = [(life, term) for life, term in blocks if life.born < event <= life.died]
-    in_forward = [life for life, term in alive if term == "activations" and marks.phase(life.born) == "forward"]
+    in_forward = [
+        life for life, term in alive if term == "activations" and marks.phase(life.born) == "forward"
+    ]
     old = [life.size for life, term in alive if term == "gradients" and life.born < marks.begin]
     modules = (life for life in lives.lives if life.module and life.born >= 0)
     return {

@@ -1,10 +1,11 @@
-"""Model the memory that torch's caching allocator reserves from the device for a sequence of allocations and releases.
+"""Model the memory that torch's caching allocator reserves from the device for a sequence of allocations and
+releases.
 
-The model follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger ones in
-segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the smallest free
-block of its stream and pool that is large enough, and splits it; a release joins a block with its free neighbours.
-Nothing goes back to the device before an allocation would fail. `garbage_collection_threshold` is not modelled: it acts
-only where the program has limited its memory.
+The model follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger
+ones in segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the
+smallest free block of its stream and pool that is large enough, and splits it; a release joins a block with
+its free neighbours. Nothing goes back to the device before an allocation would fail.
+`garbage_collection_threshold` is not modelled: it acts only where the program has limited its memory.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class _Ranges:
 
 
 class _Pool:
-    """Segments of one stream and size class, by address: their sizes, free ranges, and ranges without memory."""
+    """Segments of one stream and size class, by address: their sizes, free ranges, and ranges without
+    memory."""
 
     def __init__(self, small: bool) -> None:
         self.page = SMALL_SEGMENT_BYTES if small else _LARGE_SEGMENT
@@ -89,7 +91,8 @@ class _Pool:
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
 
     def room(self, address: int, size: int) -> bool:
-        """Return whether `size` bytes from `address` on are free or without memory, so that a block could lie there."""
+        """Return whether `size` bytes from `address` on are free or without memory, so that a block could lie
+        there."""
         at = address
         while at - address < size and (more := self.free.size(at) or self.unmapped.size(at)):
             at += more

@@ -24,7 +24,8 @@ def _table() -> dict[str, Any]:
 
 
 def gpu(text: str) -> PretendedGpu:
-    """Return the GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
+    """Return the GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such
+    as `24GiB`.
 
     Raises UsageError: the text is neither a known GPU nor a size.
     """
@@ -52,7 +53,8 @@ def gpu(text: str) -> PretendedGpu:
 
 
 def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
-    """Return a process's memory outside torch's allocator, from the table's row for this generation and version.
+    """Return a process's memory outside torch's allocator, from the table's row for this generation and
+    version.
 
     Args:
         convolves: whether the process uses cuDNN.
@@ -68,7 +70,9 @@ def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, i
         total += row["num_bytes"]
         spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
         unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
-        notes.append(f"{name} is assumed to take {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
+        notes.append(
+            f"{name} is assumed to take {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})"
+        )
     return total, spread, notes
 
 

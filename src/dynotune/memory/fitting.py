@@ -1,7 +1,8 @@
 """Predict which other batch sizes fit, from two or more batch sizes that were run.
 
-Requested memory grows linearly with the batch: a constant, and a fixed amount per sample. The allocator's overhead
-(rounding, cache, fragments) grows nearly so, in whole segments. The context, weights and workspaces stay constant.
+Requested memory grows linearly with the batch: a constant, and a fixed amount per sample. The allocator's
+overhead (rounding, cache, fragments) grows nearly so, in whole segments. The context, weights and workspaces
+stay constant.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,8 @@ MARGIN_SHARE = 0.02
 """Share of the card that is left free: steps differ, and a driver's update takes some memory."""
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
-"""Relative growth of memory between two batches: below this, the argument does not change the batch on the device."""
+"""Relative growth of memory between two batches: below this, the argument does not change the batch on the
+device."""
 MOST_BATCH = 1 << 24
 ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 
@@ -34,13 +36,15 @@ def capacity(
     settings: AllocatorSettings | None = None,
     asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
-    """Return what fits within `limit_bytes`: the batches that were run, and others predicted from two of them.
+    """Return what fits within `limit_bytes`: the batches that were run, and others predicted from two of
+    them.
 
     Args:
         measured: measured peak memory by batch size.
         limit_bytes: memory of the card minus the memory of other processes.
         spread_bytes: error of the measured peaks, in bytes.
-        histories: allocations of each batch; if those of two runs do not match, the prediction uses only the totals.
+        histories: allocations of each batch; if those of two runs do not match, the prediction uses only the
+            totals.
         settings: settings of the caching allocator.
         asked: further batch sizes to predict.
     """
@@ -52,9 +56,13 @@ def capacity(
     if low != high and histories:
         matched = by_batch(histories[low], histories[high], (low, high), settings or AllocatorSettings())
     # Reserved memory comes in large pieces, so it shows growth only if the allocations are replayed.
-    grows = growth > LEAST_GROWTH * measured[low].requested_bytes or (matched and matched(high) > matched(low))
+    grows = growth > LEAST_GROWTH * measured[low].requested_bytes or (
+        matched and matched(high) > matched(low)
+    )
     if low != high and not grows:
-        return Unknown(f"a batch of {high} takes no more memory than a batch of {low}: something else sets the peak")
+        return Unknown(
+            f"a batch of {high} takes no more memory than a batch of {low}: something else sets the peak"
+        )
     constant, varying = _model(measured, matched)
     residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
     # The model's error on its own data widens the interval of every prediction.
@@ -70,7 +78,9 @@ def capacity(
     def fit(batch: int) -> Fit:
         predicted = constant + varying(batch)
         needed = known.get(batch, predicted)
-        fails = needed - spread > limit_bytes and not _fits_without_cache(matched, batch, limit_bytes - constant)
+        fails = needed - spread > limit_bytes and not _fits_without_cache(
+            matched, batch, limit_bytes - constant
+        )
         return Fit(
             batch=batch,
             num_bytes=predicted,
@@ -90,11 +100,13 @@ def capacity(
     )
 
 
-def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -> tuple[int, Callable[[int], int]]:
+def _model(
+    measured: Mapping[int, Moment], matched: Callable[..., int] | None
+) -> tuple[int, Callable[[int], int]]:
     """Return the bytes of a process that no batch changes, and a function for those that depend on the batch.
 
-    Matched allocations give the memory reserved for the recorded steps. Other reserved memory, such as that of the
-    warm-up, is assumed to stay constant, at its maximum over the runs.
+    Matched allocations give the memory reserved for the recorded steps. Other reserved memory, such as that
+    of the warm-up, is assumed to stay constant, at its maximum over the runs.
     """
     peaks = measured.values()
     constant = max(peak.of("context") for peak in peaks)
@@ -106,7 +118,10 @@ def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -
     if len(grown) == 1:
         return constant, lambda _: grown[0]
     slope, begin = np.polyfit(list(measured), grown, 1)
-    return constant, lambda batch: -(-max(0, round(begin + slope * batch)) // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
+    return (
+        constant,
+        lambda batch: -(-max(0, round(begin + slope * batch)) // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES,
+    )
 
 
 def _fits_without_cache(matched: Callable[..., int] | None, batch: int, limit_bytes: int) -> bool:

@@ -1,8 +1,8 @@
 """Replay the allocations of recorded steps in the model of the allocator: as recorded, or at any other batch.
 
-The allocator's memory depends on all allocations since the start, because the first steps leave the holes that later
-ones fill. In two runs with different batches, each allocation has the same size or grows with the batch; so the
-segments for another batch follow, with their rounding and holes.
+The allocator's memory depends on all allocations since the start, because the first steps leave the holes
+that later ones fill. In two runs with different batches, each allocation has the same size or grows with the
+batch; so the segments for another batch follow, with their rounding and holes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,28 +23,31 @@ POWERS = (1, 2)
 """Powers of growth with the argument: in proportion for a batch, with the square for an image's side."""
 WORKSPACE_EVENTS = 3
 MemoryBlock = tuple[int, int, int]
-"""First event, last event and size of an allocation; the first is -1 for allocations older than the history."""
+"""First event, last event and size of an allocation; the first is -1 for allocations older than the
+history."""
 Array = NDArray[Any]
 MOST_DRIFT = 300
 """Largest shift between the allocations of two runs, in addition to the difference of their numbers."""
 ROUNDING_BYTES = 512
 GAP, SAME_SIZE, GROWN, OTHER, SAME_SPAN = -1.0, 3.0, 1.0, -1.0, 0.5
-"""Scores: for leaving one out; for an equal or proportional size, one in between, any other; for an equal life span."""
+"""Scores: for leaving one out; for an equal or proportional size, one in between, any other; for an equal
+life span."""
 DIAGONAL, UP, LEFT = 0, 1, 2
 
 
 def by_batch(
     first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings
 ) -> Callable[..., int] | None:
-    """Return a function for the most that the allocator reserves at any batch, from the matched blocks of two runs.
+    """Return a function for the most that the allocator reserves at any batch, from the matched blocks of two
+    runs.
 
-    A block that grows, but less than the batch, has a constant and a growing part. A kernel's workspace, which is
-    released at once, is assumed to grow with the batch if its size differs or only one run has it: libraries choose
-    kernels by the batch, which two runs cannot show.
+    A block that grows, but less than the batch, has a constant and a growing part. A kernel's workspace,
+    which is released at once, is assumed to grow with the batch if its size differs or only one run has it:
+    libraries choose kernels by the batch, which two runs cannot show.
 
     Returns:
-        A function of the batch, and of a limit that the model keeps by emptying its cache. The function raises
-        OutOfMemory if the limit is too low. None if the runs cannot be replayed.
+        A function of the batch, and of a limit that the model keeps by emptying its cache. The function
+        raises OutOfMemory if the limit is too low. None if the runs cannot be replayed.
     """
     one, other = _ordered(first), _ordered(second)
     if not one or not other or max(first.num_events, second.num_events) > MOST_EVENTS or settings.unmodelled:
@@ -54,17 +57,29 @@ def by_batch(
     # Allocations after the last match are of a step that only one run recorded.
     num = max((at + 1 for at, partner in enumerate(partners) if partner is not None), default=0)
     blocks = [
-        (life, _constant_bytes(life, 0 if partner is None else one[partner].size, (batches[1] / batches[0]) ** power))
+        (
+            life,
+            _constant_bytes(
+                life, 0 if partner is None else one[partner].size, (batches[1] / batches[0]) ** power
+            ),
+        )
         for life, partner in zip(other[:num], partners, strict=False)
     ]
-    num_events = second.num_events if num == len(other) else max((life.born + 1 for life, _ in blocks), default=0)
-    is_expandable = any(segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in second.segments)
+    num_events = (
+        second.num_events if num == len(other) else max((life.born + 1 for life, _ in blocks), default=0)
+    )
+    is_expandable = any(
+        segment.is_split and segment.size > SMALL_SEGMENT_BYTES for segment in second.segments
+    )
     settings, emptied = AllocatorSettings(settings.expandable_segments or is_expandable), _emptied(second)
 
     def reserved_bytes(batch: int, limit_bytes: int | None = None) -> int:
         model = CachingAllocator(settings, limit_bytes=limit_bytes)
         grown = (batch / batches[1]) ** power
-        sized = ((life.born, life.died, max(1, round(stays + (life.size - stays) * grown))) for life, stays in blocks)
+        sized = (
+            (life.born, life.died, max(1, round(stays + (life.size - stays) * grown)))
+            for life, stays in blocks
+        )
         _run(model, sized, num_events, emptied)
         return model.peak_reserved_bytes
 
@@ -72,7 +87,8 @@ def by_batch(
 
 
 def _constant_bytes(life: Life, before: int, ratio: float) -> float:
-    """Return the constant part of a block that had `before` bytes with a batch smaller by the factor `ratio`."""
+    """Return the constant part of a block that had `before` bytes with a batch smaller by the factor
+    `ratio`."""
     if life.size == before:
         return life.size
     is_workspace = life.died - life.born <= WORKSPACE_EVENTS
@@ -83,7 +99,8 @@ def _constant_bytes(life: Life, before: int, ratio: float) -> float:
 def placed(
     device: DeviceOwners, lives: Lives, settings: AllocatorSettings, *, limit_bytes: int | None
 ) -> tuple[DeviceOwners, Lives]:
-    """Move the blocks of a pretended GPU, which have arbitrary addresses, to where the allocator would place them.
+    """Move the blocks of a pretended GPU, which have arbitrary addresses, to where the allocator would place
+    them.
 
     Args:
         limit_bytes: limit that the program set for itself.
@@ -111,7 +128,8 @@ def placed(
 def _run(
     model: CachingAllocator, blocks: Iterable[MemoryBlock], num_events: int, emptied: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """Allocate and release in order; return each block's address, and the changes of reserved memory by event."""
+    """Allocate and release in order; return each block's address, and the changes of reserved memory by
+    event."""
     begins: dict[int, tuple[int, int]] = {}
     ends: dict[int, int] = {}
     addresses: list[int] = []
@@ -140,7 +158,8 @@ def _emptied(lives: Lives) -> list[int]:
 
 
 def _ordered(lives: Lives) -> list[Life]:
-    """Order by birth, and blocks older than the history by death and size, as addresses differ between runs."""
+    """Order by birth, and blocks older than the history by death and size, as addresses differ between
+    runs."""
     shared = [life for life in lives.lives if not lives.is_private(life)]
     return sorted(shared, key=lambda life: (life.born, life.died, life.size))
 
@@ -153,7 +172,8 @@ def aligned(first: Sequence[Life], second: Sequence[Life], ratio: float) -> tupl
         ratio: factor by which sizes grow that depend on the batch.
 
     Returns:
-        For each of `second` the index of its partner in `first`, None without one; and the score of the alignment.
+        For each of `second` the index of its partner in `first`, None without one; and the score of the
+        alignment.
     """
     num_first, num_second = len(first), len(second)
     width = 2 * (MOST_DRIFT + abs(num_first - num_second)) + 1

@@ -1,15 +1,15 @@
 """Collect facts about machine, environment and processes, and samples over time. This room only reads.
 
-`machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`, `torch.*`
-and `package.*` of an interpreter, through `torch_build`. An unavailable fact is Unknown with a reason. `Sampler` takes
-samples beside a run. `over` computes facts from the samples of a time window. `judge` reports disturbances from outside
-the measured processes. docs/reference/facts.md lists every fact.
+`machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`,
+`torch.*` and `package.*` of an interpreter, through `torch_build`. An unavailable fact is Unknown with a
+reason. `Sampler` takes samples beside a run. `over` computes facts from the samples of a time window. `judge`
+reports disturbances from outside the measured processes. docs/reference/facts.md lists every fact.
 
-`sources/` reads, `facts/` names facts, `sampling/` takes samples, and `gpu_code/` lists the GPU code in files. Only the
-rooms that need `gpu_code` import it.
+`sources/` reads, `facts/` names facts, `sampling/` takes samples, and `gpu_code/` lists the GPU code in
+files. Only the rooms that need `gpu_code` import it.
 
-This room does not judge programs, change settings, start the user's command or create a CUDA context. The only file
-written is `samples.jsonl`, at a path that the caller gives.
+This room does not judge programs, change settings, start the user's command or create a CUDA context. The
+only file written is `samples.jsonl`, at a path that the caller gives.
 """
 
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build

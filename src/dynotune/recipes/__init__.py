@@ -1,10 +1,11 @@
 """Write recipes from studies; read, check and export recipes, which are untrusted input.
 
-`writing` makes a recipe from a study. `checking` decides which settings a recipe may apply, and compares machines, and
-a recipe's claim with a new comparison. `export` writes each setting in the form for another tool.
+`writing` makes a recipe from a study. `checking` decides which settings a recipe may apply, and compares
+machines, and a recipe's claim with a new comparison. `export` writes each setting in the form for another
+tool.
 
-`schema.recipe` defines the struct. `search` decides which settings are proved. `report.export` writes texts for shells
-and containers.
+`schema.recipe` defines the struct. `search` decides which settings are proved. `report.export` writes texts
+for shells and containers.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,5 @@
-"""Turn an untrusted recipe into settings that may be applied on this machine, and check the speed-up that it states."""
+"""Turn an untrusted recipe into settings that may be applied on this machine, and check the speed-up that it
+states."""
 
 import difflib
 import hashlib
@@ -33,7 +34,8 @@ FACTS = {
 """Map each name in a recipe to the name of the fact that it records."""
 
 MATTERS = [name for name in LABELS if name != "python"]
-"""If the machine or the driver differs in one of these, a proof made there says nothing about this machine."""
+"""If the machine or the driver differs in one of these, a proof made there says nothing about this
+machine."""
 
 # `data/coco.yaml` and `/mnt/imagenet` are paths; `1/2` and `facebook/opt-1.3b` are not.
 _PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
@@ -83,8 +85,12 @@ def baseline(recipe: Recipe, name: str) -> list[Setting]:
     checked = knobs.check(_setting_of(knob, value, name) for knob, _, value in pairs)
     for setting in checked.left_out:
         raise UsageError(
-            f"The recipe {name} was compared with {setting}, which only the user may set: it could name foreign code.",
-            hint="If you trust it, give the command after two dashes, with the value in place of the placeholder.",
+            f"The recipe {name} was compared with {setting}, which only the user may set: it could name "
+            "foreign code.",
+            hint=(
+                "If you trust it, give the command after two dashes, with the value in place of the "
+                "placeholder."
+            ),
         )
     return knobs.of_launch(checked.applied)
 
@@ -94,8 +100,10 @@ def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
     if not left_out:
         return []
     why = (
-        f"{words.plain(name)}: not applied: a recipe sets only variables that are known to tune and do nothing else, "
-        "with plain values; another one could make the command load foreign code. If you trust it, type it yourself:"
+        f"{words.plain(name)}: not applied: a recipe sets only variables that are known to tune and do "
+        "nothing else, "
+        "with plain values; another one could make the command load foreign code. If you trust it, type it "
+        "yourself:"
     )
     return [why, *(f"  {knobs.how_to_type(setting)}" for setting in left_out)]
 
@@ -119,12 +127,14 @@ def exact(chosen: Sequence[Setting], typed: Sequence[Setting] = ()) -> tuple[lis
 
 
 def not_exact(left_out: Sequence[Setting], name: str) -> list[str]:
-    """Return lines that name the settings of recipe `name` that --exact leaves out, and what each may change."""
+    """Return lines that name the settings of recipe `name` that --exact leaves out, and what each may
+    change."""
     return [f"{words.plain(name)}: --exact leaves out {setting}: {_may(setting)}" for setting in left_out]
 
 
 def effects(recipe: Recipe) -> dict[str, Effect]:
-    """Map each knob of the recipe to its effect by the catalogue, without knobs that the catalogue does not know."""
+    """Map each knob of the recipe to its effect by the catalogue, without knobs that the catalogue does not
+    know."""
     found: dict[str, Effect] = {}
     for knob in recipe.settings:
         with suppress(UsageError):
@@ -173,7 +183,8 @@ def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
 
 
 def unproved(recipe: Recipe) -> list[str]:
-    """List each setting whose value the recipe does not prove, in a sentence with the value that was proved."""
+    """List each setting whose value the recipe does not prove, in a sentence with the value that was
+    proved."""
     proved = {proof.knob: proof.value for proof in recipe.proof}
     said = []
     for knob, value in recipe.settings.items():
@@ -187,11 +198,14 @@ def unproved(recipe: Recipe) -> list[str]:
 # From the recipe's machine to this one
 
 
-def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False) -> list[Differs]:
+def differences(
+    recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False
+) -> list[Differs]:
     """List how this machine and this command differ from machine and command of the recipe's proof.
 
     Args:
-        facts: facts of this machine. A fact that is Unknown here and known in the recipe counts as a difference.
+        facts: facts of this machine. A fact that is Unknown here and known in the recipe counts as a
+            difference.
         strict: whether to list also facts that the recipe should give and does not give.
     """
     found = [_machine_differs(recipe, facts, name) for name in _relevant(recipe, facts)]
@@ -220,8 +234,8 @@ def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
 def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
     """Describe how `command` differs from the recipe's command. Folders and Python's version are ignored.
 
-    `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same command. Other
-    arguments, or the same arguments in another order, make another command.
+    `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same command.
+    Other arguments, or the same arguments in another order, make another command.
     """
     there = recipe.recipe.command
     if not there:
@@ -235,7 +249,9 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
     if old == new:
         return None
     spans = [
-        span for span in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if span[0] != "equal"
+        span
+        for span in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        if span[0] != "equal"
     ]
     # Show the preceding word as well: `--batch 32` says more than `32`.
     first = max(0, min(span[1] for span in spans) - 1)
@@ -247,7 +263,8 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
 
 
 def command_hash(command: Sequence[str]) -> str:
-    """Hash the parts of a command that `command_differs` compares, without secrets; same command, same hash."""
+    """Hash the parts of a command that `command_differs` compares, without secrets; same command, same
+    hash."""
     return hashlib.sha256("\0".join(_identity(command)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -280,16 +297,20 @@ def _last_part(word: str) -> str:
 def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = True) -> tuple[Outcome, str]:
     """Return `met`, `not-met` or `undecided`, and the reason.
 
-    If some settings were left out (`is_whole` is false), the comparison can confirm the recipe but not refute it.
+    If some settings were left out (`is_whole` is false), the comparison can confirm the recipe but not refute
+    it.
 
-    Met: the command is faster again, by at least the lower end of the stated interval. If two measurements are honest,
-    the second speed-up lies above the lower end of the first interval in 19 of 20 cases or more. A new interval that
-    only overlaps the stated interval may be too wide to show anything. Not met: the command is not faster, or the new
-    interval lies below the stated one. Undecided: all else. More pairs or a quieter machine would decide.
+    Met: the command is faster again, by at least the lower end of the stated interval. If two measurements
+    are honest, the second speed-up lies above the lower end of the first interval in 19 of 20 cases or more.
+    A new interval that only overlaps the stated interval may be too wide to show anything. Not met: the
+    command is not faster, or the new interval lies below the stated one. Undecided: all else. More pairs or a
+    quieter machine would decide.
     """
     outcome, reason = _judge(recipe, comparison)
     if outcome != "met" and comparison.verdict == "faster" and recipe.recipe.within:
-        reason += " The recipe was proved on steps alone; runs also contain work between steps, such as validation."
+        reason += (
+            " The recipe was proved on steps alone; runs also contain work between steps, such as validation."
+        )
     if outcome == "not-met" and not is_whole:
         return "undecided", f"Not all settings of the recipe were applied. {reason}"
     return outcome, reason
@@ -309,4 +330,7 @@ def _judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     now = words.interval(comparison.ci)
     if comparison.ci[1] < low:
         return "not-met", f"The new interval, {now}, lies below {words.times(low, digits=3)}."
-    return "undecided", f"It is better, but {words.speedup(comparison)} is below {words.times(low, digits=3)}; {now}."
+    return (
+        "undecided",
+        f"It is better, but {words.speedup(comparison)} is below {words.times(low, digits=3)}; {now}.",
+    )

@@ -9,13 +9,26 @@ from dynotune import knobs
 from dynotune.launch.process import environment, variants
 from dynotune.report import export as formats
 from dynotune.schema import redaction
-from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Library, Method, Module, Preload
+from dynotune.schema.knob import (
+    AllocConf,
+    Attr,
+    Call,
+    Constructor,
+    Env,
+    Knob,
+    Library,
+    Method,
+    Module,
+    Preload,
+)
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
 """The shared memory that the doctor advises for a container. Users must ask for more themselves."""
-_LINES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("lines.toml").read_text("utf-8"))
+_LINES: dict[str, dict[str, str]] = tomllib.loads(
+    files(__package__).joinpath("lines.toml").read_text("utf-8")
+)
 
 
 def export_parts(
@@ -29,7 +42,8 @@ def export_parts(
     """Group the settings by the means that apply them: variables, code, commands and so on.
 
     Args:
-        settings: checked settings of `recipe`. `left_out`: its remaining settings, which are listed in comments only.
+        settings: checked settings of `recipe`. `left_out`: its remaining settings, which are listed in
+            comments only.
         name: file name of the recipe.
         shm_size: size that the user gave, in Kubernetes' notation.
 
@@ -45,13 +59,17 @@ def export_parts(
     }
     variables = _variables(recipe, chosen)
     secret = [
-        name for name, value in variables.items() if redaction.is_name(name) or redaction.redacted(value) != value
+        name
+        for name, value in variables.items()
+        if redaction.is_name(name) or redaction.redacted(value) != value
     ]
     code = {str(setting): _code(setting, knob, device) for setting, knob in chosen}
     return formats.Parts(
         recipe=name,
         about=formats.about(head.speedup, head.ci, head.objective, told),
-        command=redaction.words(variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command),
+        command=redaction.words(
+            variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command
+        ),
         # A value with line ends would break out of a comment.
         typed=[
             redaction.redacted(text).replace(redaction.MARK, "VALUE")
@@ -66,7 +84,11 @@ def export_parts(
             for setting, knob in chosen
             if isinstance(knob.site, Preload) and setting.value in knob.site.libraries
         ],
-        unset=[knob.site.name for setting, knob in chosen if isinstance(knob.site, Env) and setting.value == UNSET],
+        unset=[
+            knob.site.name
+            for setting, knob in chosen
+            if isinstance(knob.site, Env) and setting.value == UNSET
+        ],
         code={setting: line for setting, line in code.items() if line},
         beside={str(setting): text for setting, knob in chosen if (text := _beside(setting, knob))},
         shm_size=size,
@@ -78,12 +100,15 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
     """Return the environment variables that a run with these settings adds to an empty environment."""
     asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
     torch = recipe.facts.get("torch")
-    env, _ = environment.build(asked, {}, run_dir=Path("/"), facts={} if torch is None else {"torch.version": torch})
+    env, _ = environment.build(
+        asked, {}, run_dir=Path("/"), facts={} if torch is None else {"torch.version": torch}
+    )
     return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}
 
 
 def _code(setting: Setting, knob: Knob, device: str) -> str:
-    """Return the Python line that applies a setting; "" for a setting that is applied before Python starts."""
+    """Return the Python line that applies a setting; "" for a setting that is applied before Python
+    starts."""
     value = setting.value
     match knob.site:
         case Attr(path):
@@ -93,7 +118,9 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
         case Constructor(targets, argument) | Method(targets, argument):
             first, *others = (target.rpartition(".")[2] for target in targets)
             dot = "." if isinstance(knob.site, Method) else ""
-            return f"{dot}{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
+            return f"{dot}{first}(..., {argument}={value!r})" + (
+                f"  # or {', '.join(others)}" if others else ""
+            )
         case Module() | Library() if knob.id in _LINES:
             lines, named = _LINES[knob.id], str(value).lower()
             return lines[named if named in lines else "any"].format(device=device, value=value)
@@ -103,20 +130,28 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
 def _beside(setting: Setting, knob: Knob) -> str:
     match knob.site:
         case AllocConf():
-            return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
+            return (
+                "this replaces a configuration of the allocator that is set already; dynotune run "
+                "merges them."
+            )
         case Preload(libraries) if setting.value not in libraries:
             return "preload nothing; take other allocators out of LD_PRELOAD."
         case Library() if knob.id not in _LINES:
             return "no line of code does it: dynotune run applies it."
         case Preload():
-            return "the library must be installed (on Debian and Ubuntu, libjemalloc2 or libgoogle-perftools4)."
+            return (
+                "the library must be installed (on Debian and Ubuntu, libjemalloc2 or libgoogle-perftools4)."
+            )
     return ""
 
 
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
-    """Return the size of shared memory for loader workers, and the size's source; "" without known workers."""
+    """Return the size of shared memory for loader workers, and the size's source; "" without known
+    workers."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
-    if workers == 0 or (workers is None and not any(setting.knob in knobs.ON_WORKERS for setting in settings)):
+    if workers == 0 or (
+        workers is None and not any(setting.knob in knobs.ON_WORKERS for setting in settings)
+    ):
         return "", ""
     if given is not None:
         return given, "as given"

@@ -32,7 +32,13 @@ def recipe_of(study: Study) -> Recipe:
         UsageError: the study proved no setting.
     """
     confirmed, chosen = study.confirmed, study.recipe
-    if not chosen or confirmed is None or confirmed.verdict != "faster" or not confirmed.speedup or not confirmed.ci:
+    if (
+        not chosen
+        or confirmed is None
+        or confirmed.verdict != "faster"
+        or not confirmed.speedup
+        or not confirmed.ci
+    ):
         raise UsageError("Nothing was proved, so there is no recipe to write.")
     head = Header(
         schema=SCHEMA,
@@ -74,13 +80,16 @@ def _about(knob: Knob, has_proof: bool) -> str:
 
 
 def _holds(first: Recipe, study: Study) -> bool:
-    """Tell whether a recipe's statement was proved on this machine and command, and with its present settings."""
+    """Tell whether a recipe's statement was proved on this machine and command, and with its present
+    settings."""
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function, head.phase)
     now = (run.objective, run.caches, run.step_function, run.phase)
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
     # Settings that only the user may set may be left out here.
-    applied = {str(Setting(knob, value)) for knob, value in first.settings.items()} <= set(map(str, run.settings))
+    applied = {str(Setting(knob, value)) for knob, value in first.settings.items()} <= set(
+        map(str, run.settings)
+    )
     return applied and told == now and whole and not differences(first, study.facts, run.command, strict=True)
 
 
@@ -93,7 +102,9 @@ def _times(head: Header, first: Header) -> Header:
     log = math.fsum(gain[1] for gain in known)
     # The two gains were measured independently, so the squares of their errors add.
     below, above = (math.hypot(*(gain[1] - gain[end] for gain in known)) for end in (0, 2))
-    return replace(head, speedup=math.exp(log), ci=(math.exp(log - below), math.exp(log + above)), num_pairs=None)
+    return replace(
+        head, speedup=math.exp(log), ci=(math.exp(log - below), math.exp(log + above)), num_pairs=None
+    )
 
 
 def _as_logs(head: Header) -> tuple[float, float, float] | None:
@@ -120,7 +131,8 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """Return the setting's proof: its ablation, or the confirmation if none was ablated or it is the only setting.
+    """Return the setting's proof: its ablation, or the confirmation if none was ablated or it is the only
+    setting.
 
     When the study adds one setting to a recipe, the confirmation compares with and without just this setting.
     """
@@ -130,26 +142,46 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     if found is not None:
         speedup, ci, num_blocks, too = found
         return Proof(
-            setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value, left_out_too=too
-        )  # fmt: skip
+            setting.knob,
+            speedup,
+            ci,
+            num_blocks,
+            effect,
+            by="ablation",
+            value=setting.value,
+            left_out_too=too,
+        )
     assert confirmed.speedup is not None and confirmed.ci is not None
     return Proof(
-        setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect,
-        by="ablation" if study.run.settings and study.recipe == [setting] else "confirmation", value=setting.value,
-    )  # fmt: skip
+        setting.knob,
+        confirmed.speedup,
+        confirmed.ci,
+        confirmed.num_pairs,
+        effect,
+        by="ablation" if study.run.settings and study.recipe == [setting] else "confirmation",
+        value=setting.value,
+    )
 
 
 def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
-    """Return the gain of all settings over all except this setting, from the last ablation that measured this gain.
+    """Return the gain of all settings over all except this setting, from the last ablation that measured this
+    gain.
 
     Also return the knobs that were left out together with this setting.
     """
     needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
         # If the round did not keep the setting, none of its comparisons is a proof.
-        if estimate.phase != "prune" or estimate.ci is None or (estimate.p is not None and estimate.p > PART_ERROR):
+        if (
+            estimate.phase != "prune"
+            or estimate.ci is None
+            or (estimate.p is not None and estimate.p > PART_ERROR)
+        ):
             continue
-        for whole, rest, power in ((estimate.ids, estimate.against_ids, 1), (estimate.against_ids, estimate.ids, -1)):
+        for whole, rest, power in (
+            (estimate.ids, estimate.against_ids, 1),
+            (estimate.against_ids, estimate.ids, -1),
+        ):
             if without(whole, str(setting), study.candidates) == rest:
                 too = [one.setting.knob for one in needing if without(whole, one.id, ()) is not None]
                 low, high = sorted(end**power for end in estimate.ci)

@@ -1,12 +1,12 @@
 """Render schema objects as text.
 
-This room renders diagnoses, also of programs that run already (`running`), examinations, recipes, comparisons and
-device memory; `study/` renders a study for the terminal and `page/` as a page, `trace/` recorded traces, `startup/`
-timed starts and caches. `catalogue` renders knobs, `claims` advice, `explanation` a finding and its advice; `export`
-writes settings for shells, containers and administrators; `layout` builds tables.
+This room renders diagnoses, also of programs that run already (`running`), examinations, recipes, comparisons
+and device memory; `study/` renders a study for the terminal and `page/` as a page, `trace/` recorded traces,
+`startup/` timed starts and caches. `catalogue` renders knobs, `claims` advice, `explanation` a finding and
+its advice; `export` writes settings for shells, containers and administrators; `layout` builds tables.
 
-No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text` formats
-numbers. The room imports its modules late, because parsing a command line does not need rich.
+No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text`
+formats numbers. The room imports its modules late, because parsing a command line does not need rich.
 """
 
 from typing import TYPE_CHECKING

@@ -84,7 +84,8 @@ class Bar:
     of_width: float = 1.0
 
     def cells(self, width: int) -> list[int]:
-        """Return the columns of each part, by largest remainders; they sum to `width`, or to 0 if all shares are 0."""
+        """Return the columns of each part, by largest remainders; they sum to `width`, or to 0 if all shares
+        are 0."""
         sizes = [max(0.0, part.of(self.shares)) for part in self.parts]
         total = sum(sizes)
         if not total:

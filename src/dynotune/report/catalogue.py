@@ -18,7 +18,13 @@ MOMENTS = {
     "construct": "when the object is made",
     "any": "at any time",
 }
-EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
+EFFECT_STYLES = {
+    "exact": "green",
+    "sampling": "green",
+    "numerics": "yellow",
+    "semantics": "red",
+    "system": "red",
+}
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
@@ -34,9 +40,13 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
             continue
         default = f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.\n{knob.source}"
         effect = (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
-        rows.add_row(Text.assemble((knob.id, "bold"), "\n  ", *effect), Text.assemble(knob.doc, (default, "dim")))
+        rows.add_row(
+            Text.assemble((knob.id, "bold"), "\n  ", *effect), Text.assemble(knob.doc, (default, "dim"))
+        )
     if is_brief():
-        return Group(rows, Text("\ndynotune knobs ID explains one; --verbose shows values and sources.", "dim"))
+        return Group(
+            rows, Text("\ndynotune knobs ID explains one; --verbose shows values and sources.", "dim")
+        )
     effects = sorted({knob.effect for knob in knobs}, key=list(EFFECTS).index)
     moments = sorted({knob.when for knob in knobs}, key=list(MOMENTS).index)
     legend = Text("\n")

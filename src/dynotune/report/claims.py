@@ -13,11 +13,15 @@ from dynotune.text import words
 
 
 def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
-    """Show one claim: what people say, what is true, and how the claim is tested; or only the rows called `names`."""
+    """Show one claim: what people say, what is true, and how the claim is tested; or only the rows called
+    `names`."""
     rows = [
         ("claim", claim.says),
         ("seen here", claim.seen),
-        ("what is true", claim.fact or ("The claim is true." if claim.read == "true" else "This is not known.")),
+        (
+            "what is true",
+            claim.fact or ("The claim is true." if claim.read == "true" else "This is not known."),
+        ),
         ("instead", claim.instead),
         ("source", claim.source),
         ("findings", ", ".join(claim.bears_on)),
@@ -25,7 +29,9 @@ def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
         ("changes with", CHANGES.get(claim.kind, "another machine, other versions")),
     ]
     shown = [(name, words.plain(text)) for name, text in rows if text and (not names or name in names)]
-    head = Text.assemble((claim.id, "bold"), f"  {claim.kind}", f"  article {claim.article}" if claim.article else "")
+    head = Text.assemble(
+        (claim.id, "bold"), f"  {claim.kind}", f"  article {claim.article}" if claim.article else ""
+    )
     return Group(head, Padding(fields(shown), (0, 0, 0, 2)))
 
 

@@ -70,7 +70,9 @@ def _arms(comparison: Comparison) -> RenderableType:
     ratio = "ratio:" if comparison.run.objective in ("memory", "energy") else "speed-up:"
     rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
     compared = objective(comparison)
-    rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
+    rows.add_row(
+        "settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), ""
+    )
     rows.add_row(compared.label, *compared.texts, Text(words.speedup(comparison), style="bold"))
     rows.add_row(f"{comparison.confidence:.0%} interval", "", "", words.interval(comparison.ci))
     num = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
@@ -84,7 +86,8 @@ def _arms(comparison: Comparison) -> RenderableType:
 
 
 def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
-    """Show figures that are not compared; one that is unknown for both arms is left out, except the first two."""
+    """Show figures that are not compared; one that is unknown for both arms is left out, except the first
+    two."""
     arms = (baseline, candidate)
     always = [
         Figure.of("time to first step", [arm.time_to_first_step_s for arm in arms], words.duration),
@@ -105,7 +108,9 @@ def objective(comparison: Comparison) -> Figure:
     if comparison.run.objective == "throughput":
         if unit == "sample":
             return Figure.of("samples/s", [arm.samples_per_s for arm in arms], words.rate)
-        return Figure.of("steps/s", [1 / arm.s_per_step if arm.s_per_step else None for arm in arms], words.rate)
+        return Figure.of(
+            "steps/s", [1 / arm.s_per_step if arm.s_per_step else None for arm in arms], words.rate
+        )
     label = {
         "latency-p99": "a step, 99th percentile",
         "time-to-first-step": "time to first step",
@@ -130,7 +135,9 @@ def _notes(comparison: Comparison) -> RenderableType:
     for change in comparison.set_by:
         removed, kept = f"{change.name} removed", ", held back" if change.kept else ""
         what = removed if change.value is None else str(Setting(f"env.{change.name}", change.value))
-        lines.append(Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}"))
+        lines.append(
+            Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}")
+        )
     lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
     return Group(*lines)
 
@@ -138,7 +145,9 @@ def _notes(comparison: Comparison) -> RenderableType:
 def void_line(label: str, voided: Voided) -> Text:
     """Show a pair that does not count: why, and its ratio if it has values."""
     values = voided.values
-    ratio = "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
+    ratio = (
+        "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
+    )
     return Text.assemble((label, "yellow"), voided.reason, (ratio, "dim"))
 
 
@@ -146,7 +155,8 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = [f"A step is: {comparison.step}."] if comparison.step else []
     if comparison.within and comparison.stretch_steps:
         lines.append(
-            f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
+            f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps "
+            "with the "
             "candidate and at least as many without, twice each. --in-process never compares fresh processes."
         )
         lines += [
@@ -163,7 +173,11 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
-    if not comparison.within and comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
+    if (
+        not comparison.within
+        and comparison.run.window_steps is not None
+        and comparison.run.warmup_steps is not None
+    ):
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
         waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))

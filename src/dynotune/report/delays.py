@@ -35,7 +35,9 @@ def delays_report(delays: DelayTests | Unknown) -> list[RenderableType]:
             f"{words.duration(max(0.0, first.longer_s))} ± {reach}",
             conclusion(test),
         )
-    lines = [Text(f"not delayed: {NAMES.get(part, part)}, {why}", "dim") for part, why in delays.untested.items()]
+    lines = [
+        Text(f"not delayed: {NAMES.get(part, part)}, {why}", "dim") for part, why in delays.untested.items()
+    ]
     detail = f"{words.duration(delays.wall_s)}, without a profiler"
     return [Group(title(HEADING, detail), grid, *lines)]
 

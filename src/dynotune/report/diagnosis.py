@@ -1,4 +1,5 @@
-"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and unknowns."""
+"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and
+unknowns."""
 
 from collections.abc import Sequence
 
@@ -22,12 +23,14 @@ from dynotune.text import words
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 NUM_IN_BRIEF = 3
-"""Number of further findings that a screen has room for, one line each; a remedy and a command take one's place."""
+"""Number of further findings that a screen has room for, one line each; a remedy and a command take one's
+place."""
 LONGEST_REASON = 120
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
 NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
-"""Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than 1%."""
+"""Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than
+1%."""
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
@@ -83,7 +86,9 @@ def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
     if isinstance(shares, Unknown) or isinstance(timing, Unknown):
         return []
     busy = diagnosis.busy_share
-    detail = words.duration(timing.step_s) + ("" if busy is None else f", the device busy for {words.share(busy)}")
+    detail = words.duration(timing.step_s) + (
+        "" if busy is None else f", the device busy for {words.share(busy)}"
+    )
     legend = Legend(
         OF_A_STEP, shares, lambda share: words.duration(share * timing.step_s, column=True), busy is not None
     )
@@ -104,7 +109,8 @@ def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str])
 
 
 def _finding(finding: Finding, command: Sequence[str], *, only_remedy: bool = False) -> RenderableType:
-    """Show a finding: its title, and below it claim, place and remedy, or `only_remedy`; then its commands."""
+    """Show a finding: its title, and below it claim, place and remedy, or `only_remedy`; then its
+    commands."""
     grid = _title_of(finding)
     grid.add_row("", prose(finding.remedy) if only_remedy else Text("\n").join(_lines(finding)))
     return Group(grid, *_commands(finding, command))
@@ -121,7 +127,8 @@ def _title_of(finding: Finding) -> Table:
 
 
 def cost(finding: Finding) -> str:
-    """Write the most of a step that the finding costs and whether that is tested; else what the finding affects."""
+    """Write the most of a step that the finding costs and whether that is tested; else what the finding
+    affects."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
@@ -151,7 +158,10 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
         lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
     if finding.option is not None and (given := comparison(finding.option, command)):
         lines.append(ShellCommand(given, indent=2))
-    lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
+    lines += [
+        Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold")
+        for line in finding.commands
+    ]
     return lines
 
 
@@ -164,11 +174,18 @@ def _jitter(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[Renderabl
 def jitter_in_words(diagnosis: Diagnosis) -> str:
     """Describe how uneven step times are, if no finding describes that; "" if steps are even."""
     steps = diagnosis.steps
-    if isinstance(steps, Unknown) or not steps.slow or any(one.kind == "jitter" for one in diagnosis.findings):
+    if (
+        isinstance(steps, Unknown)
+        or not steps.slow
+        or any(one.kind == "jitter" for one in diagnosis.findings)
+    ):
         return ""
     if all("work" in step.causes for step in steps.slow):
         return ""  # a finding of its own says what they do more
-    longest, usual = words.duration(steps.longest_step_s), words.duration(steps.typical_step_s or steps.median_step_s)
+    longest, usual = (
+        words.duration(steps.longest_step_s),
+        words.duration(steps.typical_step_s or steps.median_step_s),
+    )
     return f"the slowest step took {longest}, a typical step {usual}; the cause is not known"
 
 
@@ -181,12 +198,19 @@ def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
         by_reason.setdefault((row.missing, row.reason), []).append(row.id)
     ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
     lines = [
-        Text.assemble(words.plain(f"{missing}: {reason}", longest=LONGEST_REASON), (f"  ({_some(ids)})", "dim"))
+        Text.assemble(
+            words.plain(f"{missing}: {reason}", longest=LONGEST_REASON), (f"  ({_some(ids)})", "dim")
+        )
         for (missing, reason), ids in ranked[: most(NUM_UNKNOWN)]
     ]
     if len(ranked) > most(NUM_UNKNOWN):
         lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --verbose shows all", style="dim"))
-    return [Group(title("Not known", f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"), *lines)]
+    return [
+        Group(
+            title("Not known", f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"),
+            *lines,
+        )
+    ]
 
 
 def _some(ids: Sequence[str], most: int = 3) -> str:
@@ -212,7 +236,8 @@ def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[Re
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
-    """Say how much a faster loader, or one that works beside the step, can gain at most; "" if no part was timed."""
+    """Say how much a faster loader, or one that works beside the step, can gain at most; "" if no part was
+    timed."""
     by_part = {row.part: row.step_s for row in upper_bounds}
     if set(by_part) != set(NAMES) or not by_part["both"]:
         return ""
@@ -224,7 +249,9 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     if (more_s := both_s - loader_s - step_s) >= NOTED_SLOWER * both_s:
         most = f"Taking turns slows them: a step takes {words.duration(more_s)} more than both alone. {most}"
     if loader_s <= step_s:
-        return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
+        return (
+            f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
+        )
     saved = 1 - max(loader_s, step_s) / both_s
     if saved < LEAST_SHARE:
         return f"{most} It sets the pace: it has to give batches faster."
@@ -240,7 +267,9 @@ def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[Renderable
     rows = table("with:text", "loader alone:right", "a step:right", "at least:right", ":text")
     for row in forecasts:
         times = (words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s))
-        rows.add_row(row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each))
+        rows.add_row(
+            row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each)
+        )
     aside = "predicted, and the least that a step can take; compare proves it"
     return [Group(title("Forecasts of the loader", aside), rows)]
 

@@ -57,9 +57,12 @@ def _head(examination: Examination) -> RenderableType:
     rows = [("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))]
     if not num and examination.claims:
         verdict = (
-            "No finding, as far as a machine alone can tell; what is set and does not do what people say is below."
+            "No finding, as far as a machine alone can tell; what is set and does not do what people "
+            "say is below."
         )
-    return fields([*((name, words.plain(text)) for name, text in rows), ("verdict", Text(verdict, style="bold"))])
+    return fields(
+        [*((name, words.plain(text)) for name, text in rows), ("verdict", Text(verdict, style="bold"))]
+    )
 
 
 def _gpus(facts: Facts) -> str:
@@ -109,10 +112,15 @@ def _titled(title: str, content: RenderableType) -> RenderableType:
 
 
 def _differences(differences: Sequence[Difference]) -> RenderableType:
-    """Show differing facts, grouped by why they can matter; facts that only one machine knows are named at the end."""
+    """Show differing facts, grouped by why they can matter; facts that only one machine knows are named at
+    the end."""
     if not differences:
         return _titled("Against the other machine", Text("No fact that can matter differs."))
-    known = [each for each in differences if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)]
+    known = [
+        each
+        for each in differences
+        if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)
+    ]
     shown = known[: most(MOST_DIFFERENCES)]
     width = min(max((len(each.fact) for each in shown), default=0), WIDEST_FACT)
     parts: list[RenderableType] = []
@@ -121,7 +129,9 @@ def _differences(differences: Sequence[Difference]) -> RenderableType:
         rows.add_column(width=width, overflow="fold")
         rows.add_column(overflow="fold")
         for each in group:
-            values = Text.assemble(_value(each.fact, each.here), (" here, ", "dim"), _value(each.fact, each.there))
+            values = Text.assemble(
+                _value(each.fact, each.here), (" here, ", "dim"), _value(each.fact, each.there)
+            )
             rows.add_row(words.plain(each.fact, longest=LONGEST_VALUE), values.append(" there", style="dim"))
         parts += [
             Text(words.plain(matters or "no reason is known here why it could matter"), style="dim"),
@@ -133,7 +143,10 @@ def _differences(differences: Sequence[Difference]) -> RenderableType:
     if one_sided:
         more = f" and {len(one_sided) - MOST_ONE_SIDED} more" if len(one_sided) > most(MOST_ONE_SIDED) else ""
         parts.append(
-            Text(f"Known of one machine alone: {', '.join(one_sided[: most(MOST_ONE_SIDED)])}{more}.", style="dim")
+            Text(
+                f"Known of one machine alone: {', '.join(one_sided[: most(MOST_ONE_SIDED)])}{more}.",
+                style="dim",
+            )
         )
     return _titled("Against the other machine", Group(*parts))
 
@@ -151,7 +164,8 @@ def _value(name: str, value: Value | Unknown) -> Text:
 
 
 def _run(values: Sequence[int | str]) -> str:
-    """Write how many numbers there are, then the numbers; if there are many, only the first and the last ones."""
+    """Write how many numbers there are, then the numbers; if there are many, only the first and the last
+    ones."""
     if not all(isinstance(value, int) for value in values):
         return ", ".join(map(str, values))
     listed = f"{values[0]} … {values[-1]}" if len(values) > MOST_NUMBERS else ", ".join(map(str, values))

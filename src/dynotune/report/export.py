@@ -1,4 +1,5 @@
-"""Write a recipe for use without dynotune: for shell, Docker and Kubernetes, or sysctl for an administrator."""
+"""Write a recipe for use without dynotune: for shell, Docker and Kubernetes, or sysctl for an
+administrator."""
 
 import json
 import re
@@ -119,8 +120,14 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     """
     lines = commented(
         [
-            f"For an administrator to read, beside {recipe}: /etc/sysctl.d/60-dynotune.conf; sudo sysctl --system.",
-            "dynotune never changes the machine, and has not proved what follows: it is what `dynotune doctor`",
+            (
+                f"For an administrator to read, beside {recipe}: /etc/sysctl.d/60-dynotune.conf; sudo sysctl "
+                "--system."
+            ),
+            (
+                "dynotune never changes the machine, and has not proved what follows: it is what `dynotune "
+                "doctor`"
+            ),
             "finds on the machine that wrote this.",
         ]
     )
@@ -134,8 +141,13 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
         elif finding.needs_root:
             others += [f"{finding.id}: {finding.claim}", *(f"    {command}" for command in finding.commands)]
     if not num:
-        lines += ["", *commented(["Nothing to set: no finding of the doctor's on this machine names a sysctl."])]
-    lines += commented(f"Not judged: {each.id}: {each.reason}" for each in unknown if each.id in _SYSCTL_RULES)
+        lines += [
+            "",
+            *commented(["Nothing to set: no finding of the doctor's on this machine names a sysctl."]),
+        ]
+    lines += commented(
+        f"Not judged: {each.id}: {each.reason}" for each in unknown if each.id in _SYSCTL_RULES
+    )
     if others:
         lines += ["", *commented(["Found too, and no sysctl. For an administrator to judge:", *others])]
     return _text(lines)
@@ -144,7 +156,10 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
 def _introduction(parts: Parts) -> list[str]:
     lines = [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
     if parts.left_out:
-        lines += ["", "Left out: settings that only you may set. If you trust one, export again with its option:"]
+        lines += [
+            "",
+            "Left out: settings that only you may set. If you trust one, export again with its option:",
+        ]
         lines += [f"    {option}" for option in parts.left_out]
     if parts.secret:
         lines += ["", f"Left out, as secrets: {', '.join(parts.secret)}. Set them where the program starts."]
@@ -152,7 +167,14 @@ def _introduction(parts: Parts) -> list[str]:
 
 
 def _run(parts: Parts, recipe: str) -> list[str]:
-    return ["dynotune", "run", "--recipe", recipe, *(word for one in parts.typed for word in ("--set", one)), "--"]
+    return [
+        "dynotune",
+        "run",
+        "--recipe",
+        recipe,
+        *(word for one in parts.typed for word in ("--set", one)),
+        "--",
+    ]
 
 
 def _all_at_once(parts: Parts) -> list[str]:
@@ -163,7 +185,10 @@ def _all_at_once(parts: Parts) -> list[str]:
 def _set_by_program(parts: Parts) -> list[str]:
     if not (parts.variables or parts.preload or parts.unset):
         return []
-    return ["", "A program that sets such a variable itself has the last word; under dynotune run it has not."]
+    return [
+        "",
+        "A program that sets such a variable itself has the last word; under dynotune run it has not.",
+    ]
 
 
 def _by_hand(parts: Parts) -> list[str]:
@@ -191,7 +216,9 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
     # Whatever else does not print could end the line, or act on a terminal.
-    strange = [name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)]
+    strange = [
+        name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)
+    ]
     notes = {
         f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can.": bad,
         f"Left out, since its value does not print: {', '.join(strange)}. dynotune run can set it.": strange,
@@ -210,7 +237,8 @@ def _without(names: Sequence[str], parts: Parts) -> list[str]:
 
 
 def _command(parts: Parts) -> list[str]:
-    """Return the command's words for a text file; a placeholder if there is no command, or a word is not UTF-8."""
+    """Return the command's words for a text file; a placeholder if there is no command, or a word is not
+    UTF-8."""
     is_text = all(ord(sign) < 0xD800 or ord(sign) > 0xDFFF for word in parts.command for sign in word)
     return parts.command if parts.command and is_text else ["COMMAND"]
 
@@ -223,7 +251,12 @@ def docker_variables(variables: Mapping[str, str]) -> list[str]:
 
 def container(variables: Mapping[str, str]) -> list[str]:
     """Write the first lines of the YAML to merge into a pod's template."""
-    lines = ["spec:", "  containers:", "    - name: CONTAINER  # yours", *(["      env:"] if variables else [])]
+    lines = [
+        "spec:",
+        "  containers:",
+        "    - name: CONTAINER  # yours",
+        *(["      env:"] if variables else []),
+    ]
     for name, value in variables.items():
         lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
     return lines
@@ -242,7 +275,9 @@ def _text(lines: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def about(speedup: float | None, ci: tuple[float, float] | None, objective: str, facts: dict[str, str]) -> list[str]:
+def about(
+    speedup: float | None, ci: tuple[float, float] | None, objective: str, facts: dict[str, str]
+) -> list[str]:
     """List what a recipe gained, and on which machine, one line each."""
     lines = []
     if speedup is not None:

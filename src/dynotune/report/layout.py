@@ -41,7 +41,8 @@ def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
     """Build an empty table without ruled lines.
 
     Args:
-        columns: each column as "Header:kind", with a kind of `KINDS`. If no column has a header, no header is shown.
+        columns: each column as "Header:kind", with a kind of `KINDS`. If no column has a header, no header is
+            shown.
         style: style of the headers.
         gap: number of blanks between columns.
     """
@@ -113,7 +114,9 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
         settings = " ".join(map(str, one_arm(finding.candidates)))
         rows.append(("prove", Text(words.plain(f"dynotune compare {settings} -- COMMAND"), style="bold")))
     if finding.commands:
-        rows.append(("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands)))
+        rows.append(
+            ("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands))
+        )
     if finding.also:
         rows.append(("also", Text(", ".join(map(words.plain, finding.also)))))
     rows = [row for row in rows if row[1].plain and (row[0] in IN_BRIEF or not is_brief())]

@@ -1,4 +1,5 @@
-"""Store how much dynotune prints. The command line sets this once; reports read it before they leave rows out."""
+"""Store how much dynotune prints. The command line sets this once; reports read it before they leave rows
+out."""
 
 import sys
 
@@ -12,7 +13,8 @@ def most(num: int) -> int:
 
 
 def is_brief() -> bool:
-    """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. Pipes and files get all of it."""
+    """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. Pipes and files get all
+    of it."""
     return sys.stdout is not None and sys.stdout.isatty() and not said["verbose"]
 
 

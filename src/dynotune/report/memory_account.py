@@ -1,4 +1,5 @@
-"""Show where a command's device memory goes, on one screen: a bar of terms, what fits, and what would save memory."""
+"""Show where a command's device memory goes, on one screen: a bar of terms, what fits, and what would save
+memory."""
 
 from types import SimpleNamespace
 
@@ -19,13 +20,14 @@ NUM_PARTS = 3
 NUM_LINES = 8
 """Number of source lines to show for a snapshot, which contains no other information."""
 FAR = 16
-"""Predictions beyond this multiple of the largest batch that was run are doubtful: the algorithms may change."""
+"""Predictions beyond this multiple of the largest batch that was run are doubtful: the algorithms may
+change."""
 NOTABLE_BYTES = 256 << 20
 """Report memory of other processes from this size on: the driver keeps less for itself."""
 # fmt: off
 _LOOKS: dict[TermName, tuple[str, str]] = {
     "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
-    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"), "inputs": ("inputs", "#00838f"),
+    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"), "inputs": ("inputs", "#00838f"),  # noqa: E501
     "activations": ("activations", "#1565c0"), "temporary": ("temporary buffers", "#64b5f6"),
     "kept": ("other tensors of the program", "#4db6ac"), "workspaces": ("workspaces of cuBLAS", "#78909c"),
     "blocks": ("blocks in use", "#1565c0"), "graph-pools": ("pools of CUDA graphs", "#d81b60"),
@@ -49,7 +51,9 @@ def memory_report(account: MemoryAccount) -> RenderableType:
         parts.append(_capacity(account.capacity, "run without a GPU" if account.pretended else "measured"))
     if account.findings:
         lines = [finding_lines(finding) for finding in account.findings[:NUM_FINDINGS]]
-        parts.append(Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines))
+        parts.append(
+            Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines)
+        )
     notes = [*account.notes, *dict.fromkeys(note for rank in account.ranks for note in rank.notes)]
     if notes:
         parts.append(Text("\n").join(Text.assemble(("note: ", "yellow"), prose(note)) for note in notes))
@@ -73,13 +77,22 @@ def _rank(rank: RankMemory) -> RenderableType:
         for term in rank.peak.terms
     ]
     after = "between" if rank.trains is not None else "at the end"
-    columns = [("", "left"), ("", "left"), ("peak", "right"), ("", "right"), (after, "right"), ("mostly", "place")]
+    columns = [
+        ("", "left"),
+        ("", "left"),
+        ("peak", "right"),
+        ("", "right"),
+        (after, "right"),
+        ("mostly", "place"),
+    ]
     cost = []
     if rank.step_s is not None:
         before = "" if rank.before_s is None else f", those before {words.duration(rank.before_s)}"
         cost.append(Text(f"recorded steps took {words.duration(rank.step_s)}{before}", style="dim"))
     sizes = SimpleNamespace(**{name: rank.peak.of(name) for name in LOOKS})
-    return Group(title(who, _said(rank, rank.peak)), Bar(list(LOOKS.values()), sizes), rows_of(columns, rows), *cost)
+    return Group(
+        title(who, _said(rank, rank.peak)), Bar(list(LOOKS.values()), sizes), rows_of(columns, rows), *cost
+    )
 
 
 def _said(rank: RankMemory, peak: Moment) -> str:
@@ -98,9 +111,12 @@ def _said(rank: RankMemory, peak: Moment) -> str:
 
 
 def _whose(term: Term) -> Text:
-    """Name the modules with most of a term's memory, else the source line; for a snapshot, source lines with sizes."""
+    """Name the modules with most of a term's memory, else the source line; for a snapshot, source lines with
+    sizes."""
     if term.modules and term.name != "blocks":
-        told = [f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()]
+        told = [
+            f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()
+        ]
         return Text(", ".join(told[:NUM_PARTS]), style="cyan")
     lines = list(term.lines.items())
     if term.name == "blocks":

@@ -18,9 +18,9 @@ def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = F
 
     With `--quiet`, standard error shows only errors (`is_error`).
 
-    Names, arguments and lines of output may come from anybody. Reports write non-printing characters as escapes
-    (`text.words.plain`); this console replaces any that remain by one sign each, so that no text moves the cursor or
-    sets a colour. Text is never read as markup.
+    Names, arguments and lines of output may come from anybody. Reports write non-printing characters as
+    escapes (`text.words.plain`); this console replaces any that remain by one sign each, so that no text
+    moves the cursor or sets a colour. Text is never read as markup.
     """
     is_quiet = loudness.said["quiet"] and stderr and not is_error
     return _Console(stderr=stderr, soft_wrap=soft_wrap, quiet=is_quiet)
@@ -50,7 +50,11 @@ class _Console(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control or _prints(segment.text) else segment._replace(text=_drawn(segment.text))
+            yield (
+                segment
+                if segment.control or _prints(segment.text)
+                else segment._replace(text=_drawn(segment.text))
+            )
 
 
 def _prints(text: str) -> bool:

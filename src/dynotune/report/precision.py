@@ -12,7 +12,11 @@ from dynotune.text import words
 def precision_report(found: Precision) -> RenderableType:
     """Show the whole answer about precision."""
     known = [arm.results for arm in found.arms if arm.results is not None and arm.results.reference]
-    against = f"errors against {known[0].reference}, 95%" if known else "errors unknown: no run in float64 could be had"
+    against = (
+        f"errors against {known[0].reference}, 95%"
+        if known
+        else "errors unknown: no run in float64 could be had"
+    )
     rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
     error = f"{known[0].baseline_error:.2g}" if known else ""
     rows.add_row(f"{found.own}, as written", "1×", error, _memory(found.peak_bytes))
@@ -25,10 +29,13 @@ def precision_report(found: Precision) -> RenderableType:
 
 
 def in_words(arm: PrecisionArm) -> str:
-    """Write a precision's result as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
+    """Write a precision's result as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits
+    explain.`"""
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
-        against = "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"
+        against = (
+            "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"
+        )
         told = "unknown" if results is None else f"{'within' if results.ok else 'beyond'} {against}"
         parts.append(f"results {told}")
     elif results.ok and results.no_worse:
@@ -40,15 +47,20 @@ def in_words(arm: PrecisionArm) -> str:
         parts.append(f"do not use it here: {results.reason.rstrip('.')}")
     if arm.metric is not None:
         low, high = arm.metric.ci
-        parts.append(f"metric {arm.metric.mean:+.2g} ({low:+.2g} to {high:+.2g}) over {arm.metric.num_samples} samples")
+        parts.append(
+            f"metric {arm.metric.mean:+.2g} ({low:+.2g} to {high:+.2g}) over {arm.metric.num_samples} samples"
+        )
     if arm.band is not None:
-        parts.append(f"{'within' if arm.band.is_within else 'outside'} the band of {arm.band.num_seeds} seeds")
+        parts.append(
+            f"{'within' if arm.band.is_within else 'outside'} the band of {arm.band.num_seeds} seeds"
+        )
     parts += [f"without {setting.value}" for setting in arm.settings[1:]]
     return words.plain(f"{arm.name}: {'; '.join(parts)}. {' '.join(arm.reasons)}".strip())
 
 
 def _not_made(found: Precision) -> list[str]:
-    """Write precisions that were not measured as `int8, fp8: torchao is not installed in the command's environment.`"""
+    """Write precisions that were not measured as `int8, fp8: torchao is not installed in the command's
+    environment.`"""
     names: dict[str, list[str]] = {}
     for arm in found.arms:
         if arm.speed is None and arm.results is None:

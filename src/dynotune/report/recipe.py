@@ -18,21 +18,27 @@ HOW = {
     "confirmation": ("confirmed", "all settings together against none"),
 }
 RULE = (
-    "Met: better again, and by no less than the stated interval's lower end. Not met: not better, or the new interval "
+    "Met: better again, and by no less than the stated interval's lower end. Not met: not better, or the "
+    "new interval "
     "lies below the stated one. Else undecided."
 )
 STYLES = {"met": "bold green", "not-met": "bold red", "undecided": "bold yellow"}
 NAMES = {"met": "met again", "not-met": "not met", "undecided": "undecided"}
 
 
-def recipe_report(recipe: Recipe, *, effects: Mapping[str, Effect], problems: Mapping[str, str]) -> RenderableType:
+def recipe_report(
+    recipe: Recipe, *, effects: Mapping[str, Effect], problems: Mapping[str, str]
+) -> RenderableType:
     """Show the header, a row per setting with its proof, and the machine.
 
     Args:
         effects: knob to its effect by the catalogue; the effect that the recipe states may be wrong.
         problems: knob to the reason why `dynotune run` refuses the setting.
     """
-    parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, effects, problems), (1, 0))]
+    parts: list[RenderableType] = [
+        _header(recipe.recipe),
+        Padding(_settings(recipe, effects, problems), (1, 0)),
+    ]
     labels = {name: label.removeprefix("number of ") for name, label in LABELS.items()}
     facts = [(labels[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in labels]
     if facts:
@@ -50,7 +56,9 @@ def _header(head: Header) -> RenderableType:
         of_what = "blocks within one process" if head.within else "pairs"
         blocks = f" and {head.num_blocks} blocks within one process" if head.num_blocks else ""
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}{blocks}"
-        stated = Text.assemble((words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}")
+        stated = Text.assemble(
+            (words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}"
+        )
     rows: list[tuple[str, str | Text]] = [
         ("command", words.plain(words.command(head.command)) if head.command else "not told"),
         ("created", words.plain(head.created) or words.UNKNOWN),
@@ -63,7 +71,9 @@ def _header(head: Header) -> RenderableType:
 def _settings(recipe: Recipe, effects: Mapping[str, Effect], problems: Mapping[str, str]) -> RenderableType:
     if not recipe.settings:
         return Text("It has no settings.", style="yellow")
-    rows = table("Setting:wide", "Speed-up:whole", "Interval:whole", "Proof:whole", "Effect:whole", style="bold")
+    rows = table(
+        "Setting:wide", "Speed-up:whole", "Interval:whole", "Proof:whole", "Effect:whole", style="bold"
+    )
     meanings: dict[str, str] = {}
     for knob, value in recipe.settings.items():
         setting = Text(words.plain(str(Setting(knob, value))))
@@ -87,13 +97,16 @@ def _settings(recipe: Recipe, effects: Mapping[str, Effect], problems: Mapping[s
     }
     legend = [Text(f"{word:<10}  {meaning}", style="dim") for word, meaning in meanings.items()]
     others = [
-        Text.assemble(("no proof: ", "yellow"), words.plain(f"{proof.knob} was proved at another value, {proof.value}"))
+        Text.assemble(
+            ("no proof: ", "yellow"), words.plain(f"{proof.knob} was proved at another value, {proof.value}")
+        )
         for proof in recipe.proof
         if proof.knob in recipe.settings and proof_of(recipe, proof.knob) is None
     ]
     others += [
         Text.assemble(
-            ("effect: ", "yellow"), f"{words.plain(proof.knob)} is {effects[proof.knob]}, not {proof.effect} as stated"
+            ("effect: ", "yellow"),
+            f"{words.plain(proof.knob)} is {effects[proof.knob]}, not {proof.effect} as stated",
         )
         for proof in recipe.proof
         if proof.effect != effects.get(proof.knob, proof.effect)
@@ -114,5 +127,8 @@ def verification_report(verification: Verification) -> RenderableType:
         Text.assemble(("          ", "dim"), verification.reason),
         Text(RULE, style="dim"),
     ]
-    lines += [Text.assemble(("not as it was proved: ", "yellow"), words.plain(text)) for text in verification.differs]
+    lines += [
+        Text.assemble(("not as it was proved: ", "yellow"), words.plain(text))
+        for text in verification.differs
+    ]
     return Padding(Group(*lines), (1, 0, 0, 0))

@@ -66,7 +66,9 @@ def _evidence(diagnosis: RunningDiagnosis) -> list[RenderableType]:
         if share >= LEAST_PRESSURE
     ]
     if isinstance(diagnosis.throttled_share, float) and diagnosis.throttled_share > 0:
-        lines.append(f"its CPU quota stops it for {diagnosis.throttled_share:.2f} s of each second, all cores together")
+        lines.append(
+            f"its CPU quota stops it for {diagnosis.throttled_share:.2f} s of each second, all cores together"
+        )
     if is_brief():
         lines = lines[:4]
     return [Group(title("What this rests on", ""), *(prose(line, style="dim") for line in lines))]
@@ -74,7 +76,11 @@ def _evidence(diagnosis: RunningDiagnosis) -> list[RenderableType]:
 
 def _lines(stacks: Stacks | Unknown) -> list[RenderableType]:
     if isinstance(stacks, Unknown):
-        return [] if stacks == NOT_ASKED else [Text(f"Stacks: unknown, {words.plain(stacks.reason)}", style="dim")]
+        return (
+            []
+            if stacks == NOT_ASKED
+            else [Text(f"Stacks: unknown, {words.plain(stacks.reason)}", style="dim")]
+        )
     rows = table("looks:number", "thread:whole", "line:wide")
     for line in stacks.lines:
         inside = " (in the loader)" if line.in_loader else ""
@@ -84,12 +90,20 @@ def _lines(stacks: Stacks | Unknown) -> list[RenderableType]:
 
 def _processes(ranks: Sequence[RankView]) -> RenderableType:
     rows = table(
-        "process:number", "role:whole", "cores:number", "threads:number", "memory:number", "reads:number", ":dim"
+        "process:number",
+        "role:whole",
+        "cores:number",
+        "threads:number",
+        "memory:number",
+        "reads:number",
+        ":dim",
     )
     views = [view for rank in ranks for view in rank.processes]
     for view in views[:MOST_PROCESSES]:
         rows.add_row(*_row(view))
-    left = [Text(f"and {len(views) - MOST_PROCESSES} more", style="dim")] if len(views) > MOST_PROCESSES else []
+    left = (
+        [Text(f"and {len(views) - MOST_PROCESSES} more", style="dim")] if len(views) > MOST_PROCESSES else []
+    )
     return Group(title("Processes", ""), rows, *left)
 
 

@@ -13,7 +13,9 @@ from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 REFUTED = "Refuted by delays"
-WHY_REFUTED = "a delay of the part that the finding blames did not make a step longer, so its cure saves nothing now"
+WHY_REFUTED = (
+    "a delay of the part that the finding blames did not make a step longer, so its cure saves nothing now"
+)
 UNTESTED = "read from the trace"
 
 
@@ -30,7 +32,8 @@ def in_words(finding: Finding) -> str:
     if isinstance(tested, Switched):
         interval = words.interval(tested.ci)
         return (
-            f"Switched: {tested.arm} ran in {tested.num_blocks} blocks, {words.times(tested.speedup)} as fast "
+            f"Switched: {tested.arm} ran in {tested.num_blocks} blocks, {words.times(tested.speedup)} as "
+            "fast "
             f"{f'({interval})' if interval else ''}".rstrip()
             + "."
         )
@@ -38,7 +41,10 @@ def in_words(finding: Finding) -> str:
         what = " ".join(filter(None, [NAMES[tested.part], tested.place]))
         low, high = (f"{100 * end:.0f}" for end in tested.ci)
         cost = "" if tested.cost is None else f", so it costs {words.share(tested.cost)} of a step"
-        return f"Delayed: a step became longer by {tested.slope:.0%} of a delay of {what} ({low} to {high}%){cost}."
+        return (
+            f"Delayed: a step became longer by {tested.slope:.0%} of a delay of {what} ({low} to "
+            f"{high}%){cost}."
+        )
     return ""
 
 
@@ -48,7 +54,8 @@ def claimed(finding: Finding) -> str:
 
 
 def refuted_report(refuted: Sequence[Finding]) -> list[RenderableType]:
-    """Return the table of refuted findings with the figures; nothing without `--verbose`, or if there are none."""
+    """Return the table of refuted findings with the figures; nothing without `--verbose`, or if there are
+    none."""
     if not refuted or not is_verbose():
         return []
     grid = table("finding:text", "claimed:number", "test:text")

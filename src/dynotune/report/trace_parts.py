@@ -23,8 +23,8 @@ IN_PROSE = re.compile(r"[^\s(]+\.py(\(\d+\))?: ")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
-# Steps that differ by less, also from the window's part that falls to each, are called alike. A host that runs ahead
-# has shorter steps: the window ends when the device has done their work.
+# Steps that differ by less, also from the window's part that falls to each, are called alike. A host that
+# runs ahead has shorter steps: the window ends when the device has done their work.
 ALIKE = 1.1
 
 
@@ -137,7 +137,11 @@ def left_out(num: int, top: int) -> Text:
 
 
 def listed(
-    name: str, detail: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Text]], limit: int
+    name: str,
+    detail: str,
+    columns: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[str | Text]],
+    limit: int,
 ) -> RenderableType | None:
     """Show up to `limit` rows below a title, and how many more there are; None if there is no row."""
     if not rows:
@@ -150,8 +154,8 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
     """Build a table in the style of the other reports.
 
     Args:
-        columns: header and alignment: "right" for numbers, which are never wrapped, "left" for text, "place" for text
-            that may be wrapped anywhere. Columns that are empty in every row are left out.
+        columns: header and alignment: "right" for numbers, which are never wrapped, "left" for text, "place"
+            for text that may be wrapped anywhere. Columns that are empty in every row are left out.
     """
     texts = [[cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in row] for row in rows]
     shown = [at for at in range(len(columns)) if any(row[at].plain for row in texts)]

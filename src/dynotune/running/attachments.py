@@ -25,7 +25,8 @@ def attached(process: ProcessFiles) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             raise CannotRunHere(
-                f"Another dynotune{f' (process {holder})' if holder.isdigit() else ''} looks at process {process.pid}.",
+                f"Another dynotune{f' (process {holder})' if holder.isdigit() else ''} looks at process "
+                f"{process.pid}.",
                 hint="Wait until it has ended; it takes some seconds.",
             ) from None
         os.ftruncate(descriptor, 0)

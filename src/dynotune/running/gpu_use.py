@@ -1,4 +1,5 @@
-"""Read how busy the GPUs of a running program are, by the driver's management library, without a CUDA context."""
+"""Read how busy the GPUs of a running program are, by the driver's management library, without a CUDA
+context."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ class GpuUse:
     def of(self, rank: Rank) -> tuple[list[int], float | Unknown]:
         """Return the GPUs of a rank, and the share of the time in which a kernel ran on them.
 
-        If the driver's process ids can be compared with ours, its GPUs are those with a context of the rank's process;
-        else all that the program sees.
+        If the driver's process ids can be compared with ours, its GPUs are those with a context of the rank's
+        process; else all that the program sees.
         """
         if not rank.process.has_cuda:
             return [], NONE
@@ -67,14 +68,18 @@ class GpuUse:
 
 
 def _computes_on(gpu: probe.Gpu, rank: Rank) -> bool:
-    return not isinstance(gpu.processes, Unknown) and any(one.pid == rank.process.pid for one in gpu.processes)
+    return not isinstance(gpu.processes, Unknown) and any(
+        one.pid == rank.process.pid for one in gpu.processes
+    )
 
 
 def _mean_share(percents: Sequence[int | Unknown]) -> float | Unknown:
     known = [percent for percent in percents if not isinstance(percent, Unknown)]
     if known:
         return fmean(known) / 100
-    return next((one for one in percents if isinstance(one, Unknown)), Unknown("no GPU has a context of the process"))
+    return next(
+        (one for one in percents if isinstance(one, Unknown)), Unknown("no GPU has a context of the process")
+    )
 
 
 def _variables(environment: dict[str, str] | Unknown) -> dict[str, str]:

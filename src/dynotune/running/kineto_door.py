@@ -29,7 +29,11 @@ from dynotune.running.process_files import PROC, ProcessFiles
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts, Unknown, known
 
-DAEMON, SOCKET_FOLDER, TRACE_FOLDER = "KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR", "KINETO_ONDEMAND_TRACE_DIR"
+DAEMON, SOCKET_FOLDER, TRACE_FOLDER = (
+    "KINETO_USE_DAEMON",
+    "KINETO_IPC_SOCKET_DIR",
+    "KINETO_ONDEMAND_TRACE_DIR",
+)
 TEARDOWN, LOG_NOTHING = "TEARDOWN_CUPTI", "5"
 NAME = "dynolog"
 NUM_STEPS = 6
@@ -49,7 +53,8 @@ _OLDEST_TORCH, _OLDEST_CUDA = (2, 11), (12, 6)
 
 
 class Door(NamedTuple):
-    """Where a program asks for orders, as `socket.bind` takes it, and the folder below which it may write a trace."""
+    """Where a program asks for orders, as `socket.bind` takes it, and the folder below which it may write a
+    trace."""
 
     address: str
     folder: Path
@@ -58,8 +63,8 @@ class Door(NamedTuple):
 def prepared(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables that make a program ask for orders in a private folder, as an addition to `env`.
 
-    A program that already has a daemon keeps it. Kineto's own messages are silenced, since a run prints what the
-    command prints. CUPTI is taken down after a recording, so that launches are as fast as before it.
+    A program that already has a daemon keeps it. Kineto's own messages are silenced, since a run prints what
+    the command prints. CUPTI is taken down after a recording, so that launches are as fast as before it.
     """
     if DAEMON in env:
         return {}
@@ -71,24 +76,30 @@ def prepared(env: Mapping[str, str], folder: Path) -> dict[str, str]:
 def door_of(process: ProcessFiles, facts: Facts, proc: Path = PROC) -> Door | Unknown:
     """Return the door of a program; Unknown, with what is needed, if it was not prepared at its start.
 
-    A recording must leave the program as it was. With a GPU it leaves CUPTI behind, which makes each launch dearer,
-    unless the program was started with TEARDOWN_CUPTI=1; and older versions crash when they take CUPTI down.
+    A recording must leave the program as it was. With a GPU it leaves CUPTI behind, which makes each launch
+    dearer, unless the program was started with TEARDOWN_CUPTI=1; and older versions crash when they take
+    CUPTI down.
     """
     if process.variable(DAEMON) is None:
         return Unknown(f"the program has to be started with {DAEMON}=1, or by dynotune run --recordable")
     if not process.has_torch:
         return Unknown("the program has not loaded torch")
     for namespace in ("mnt", "net"):
-        theirs, ours = (process_files.link(proc / str(pid) / "ns" / namespace) for pid in (process.pid, "self"))
+        theirs, ours = (
+            process_files.link(proc / str(pid) / "ns" / namespace) for pid in (process.pid, "self")
+        )
         if theirs != ours:
             return Unknown("the program runs in a container; run dynotune in that container")
     if process.has_cuda and process.variable(TEARDOWN) != "1":
         return Unknown(
-            f"the program has to be started with {TEARDOWN}=1 as well, or each launch is slower after a recording"
+            f"the program has to be started with {TEARDOWN}=1 as well, or each launch is slower after a "
+            "recording"
         )
     is_new = _at_least(facts, "torch.version", _OLDEST_TORCH) and _at_least(facts, "torch.cuda", _OLDEST_CUDA)
     if process.has_cuda and not is_new:
-        return Unknown("after a recording, torch before 2.11 or CUDA before 12.6 may crash when it takes CUPTI down")
+        return Unknown(
+            "after a recording, torch before 2.11 or CUDA before 12.6 may crash when it takes CUPTI down"
+        )
     folder = process.variable(SOCKET_FOLDER)
     address = str(Path(folder) / NAME) if folder else f"\0{NAME}\0"
     return Door(address, Path(process.variable(TRACE_FOLDER) or tempfile.gettempdir()))
@@ -100,8 +111,8 @@ def recording(
 ) -> Iterator[list[Path]]:
     """Have each process record some steps; yield the traces, which are removed after the block.
 
-    Raises CannotRunHere: another daemon answers at the door, the folder cannot be used, the program ended, or there is
-    no trace after `limit_s` seconds.
+    Raises CannotRunHere: another daemon answers at the door, the folder cannot be used, the program ended, or
+    there is no trace after `limit_s` seconds.
     """
     try:
         listener = _listener(door.address)
@@ -114,7 +125,9 @@ def recording(
         stack.callback(_close, listener, door.address)
         try:
             # The program writes with its own umask, so the folder is what keeps others out.
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynotune-", dir=door.folder)))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="dynotune-", dir=door.folder))
+            )
         except OSError as error:
             raise CannotRunHere(
                 f"Cannot make a folder for the trace below {door.folder}: {error.strerror}.",
@@ -154,7 +167,8 @@ class _Session:
         while self._processes.keys() - self._done:
             if not self._still_runs():
                 raise CannotRunHere(
-                    "The program ended before its recording was written.", hint="Start it by dynotune diagnose."
+                    "The program ended before its recording was written.",
+                    hint="Start it by dynotune diagnose.",
                 )
             if time.monotonic() > until_s:
                 raise CannotRunHere(self._late(), hint="Try again while the program makes steps.")
@@ -179,7 +193,8 @@ class _Session:
             self._send(address, kind, self._order(pid, body) if pid in self._processes else b"")
 
     def _order(self, pid: int, request: bytes) -> bytes:
-        """Return the order to record to a process that has none yet, else nothing, and note what it has written."""
+        """Return the order to record to a process that has none yet, else nothing, and note what it has
+        written."""
         is_ready = bool(_REQUEST.unpack_from(request)[0] & _RECORDS)
         if is_ready and pid not in self._ordered:
             self._ordered.add(pid)
@@ -192,24 +207,33 @@ class _Session:
         self._listener.sendto(_HEAD.pack(len(body), kind) + body, socket.MSG_DONTWAIT, address)
 
     def _trace(self, pid: int) -> Path:
-        """Return where a process writes: Kineto puts its id, within its own namespace, before the name's end."""
+        """Return where a process writes: Kineto puts its id, within its own namespace, before the name's
+        end."""
         return self._folder / f"trace_{pid}.json"
 
     def _still_runs(self) -> bool:
         found = (process_files.stat(PROC / str(pid)) for pid in self._processes)
         starts = [
-            int(one[1][process_files.START]) for one in found if one is not None and one[1][0] not in (b"Z", b"X")
+            int(one[1][process_files.START])
+            for one in found
+            if one is not None and one[1][0] not in (b"Z", b"X")
         ]
         return starts == [process.start_ticks for process in self._processes.values()]
 
     def _late(self) -> str:
         if len(self._ordered) < len(self._processes):
-            return "The program did not ask for orders. Its torch may lack this, or another daemon answers it."
-        return "The program took the order, but wrote no trace. Its main thread may not have come to its next step."
+            return (
+                "The program did not ask for orders. Its torch may lack this, or another daemon answers it."
+            )
+        return (
+            "The program took the order, but wrote no trace. Its main thread may not have come to its "
+            "next step."
+        )
 
 
 def _listener(address: str) -> socket.socket:
-    """Return a socket at the address. Raises OSError: another process answers there, or the folder cannot be used."""
+    """Return a socket at the address. Raises OSError: another process answers there, or the folder cannot be
+    used."""
     if not address.startswith("\0"):
         folder = Path(address).parent.stat()
         if folder.st_uid not in (os.geteuid(), 0):

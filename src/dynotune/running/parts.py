@@ -1,4 +1,5 @@
-"""Name the part of a program that holds it up, from looks at its threads and from its GPUs; or say that it is unknown.
+"""Name the part of a program that holds it up, from looks at its threads and from its GPUs; or say that it is
+unknown.
 
 From outside, several programs look alike: one that decodes its batches in its main process, and one whose
 Python is slow. So a part is named only where nothing else looks so.
@@ -27,11 +28,14 @@ READS_PER_S = 5.0
 CORES_BUSY = 0.3
 """Cores of a worker that computes; below this it waits for its storage."""
 QUEUED, STARVED = 0.1, 0.5
-"""Shares of the time in which the main thread was ready, but had no core: worth a line, and worth the verdict."""
+"""Shares of the time in which the main thread was ready, but had no core: worth a line, and worth the
+verdict."""
 HANDED_OVER_BYTES = 5e6
-"""Bytes a second that a process with workers reads. Tensors come by shared memory; this much comes through pipes."""
+"""Bytes a second that a process with workers reads. Tensors come by shared memory; this much comes through
+pipes."""
 STARTED_ANEW = 2
-"""Workers seen for each worker that lives: from here on, epochs are so short that their workers start all the time."""
+"""Workers seen for each worker that lives: from here on, epochs are so short that their workers start all the
+time."""
 
 
 class Judged(NamedTuple):
@@ -46,8 +50,10 @@ class Seen(NamedTuple):
     """Shares of the looks at one rank.
 
     Args:
-        works: the process computes: its main thread, or its backward pass, or threads that the main thread waits for.
-        waits_data: the main thread waits for a pipe or a socket; or, with a thread that pins, for that thread.
+        works: the process computes: its main thread, or its backward pass, or threads that the main thread
+            waits for.
+        waits_data: the main thread waits for a pipe or a socket; or, with a thread that pins, for that
+            thread.
     """
 
     works: float
@@ -64,7 +70,8 @@ def judge(activity: Activity, device_busy: float | None) -> Judged:
     """Name the part that holds one rank up.
 
     Args:
-        device_busy: share of the time in which a kernel ran on the rank's GPUs; None without a GPU, or if unknown.
+        device_busy: share of the time in which a kernel ran on the rank's GPUs; None without a GPU, or if
+            unknown.
     """
     if len(activity.looks) < FEWEST_LOOKS:
         return Judged("unknown", "It was seen for too short a time.", (f"{len(activity.looks)} looks",))
@@ -88,7 +95,9 @@ def _seen(activity: Activity) -> Seen:
     return Seen(
         works=share(looks, works),
         waits_data=share(looks, waits_data),
-        waits_lock=share(looks, lambda look: look.main == "lock" and not works(look) and not waits_data(look)),
+        waits_lock=share(
+            looks, lambda look: look.main == "lock" and not works(look) and not waits_data(look)
+        ),
         sleeps=share(looks, lambda look: look.main == "sleep"),
         disk=share(looks, lambda look: look.main == "disk"),
         stopped=share(looks, lambda look: look.main == "stopped"),
@@ -109,12 +118,16 @@ def _part(activity: Activity, seen: Seen, device_busy: float | None) -> tuple[Pa
         return _at_disk(activity, seen)
     if seen.works >= WORKS and (loads := _loads_meanwhile(activity)):
         return "unknown", (
-            f"Its own process works nearly all the time, and {loads}: loading and computing look the same from outside."
+            f"Its own process works nearly all the time, and {loads}: loading and computing look the same "
+            "from outside."
         )
     if seen.works >= WORKS:
         return _computes(activity, device_busy)
     if device_busy is not None and device_busy > 1 - DEVICE_IDLE:
-        return "unknown", "Its GPU is neither busy nor idle for most of the time, and the host waits in between."
+        return (
+            "unknown",
+            "Its GPU is neither busy nor idle for most of the time, and the host waits in between.",
+        )
     return _waits(activity, seen)
 
 
@@ -124,17 +137,28 @@ def _computes(activity: Activity, device_busy: float | None) -> tuple[Part, str]
     if device_busy is None:
         return "cpu", f"Its own process computes nearly all the time, and waits for nothing.{starved}"
     if device_busy <= 1 - DEVICE_IDLE:
-        return "host", f"Its GPU has no work {_of_time(1 - device_busy)}, while its own process works.{starved}"
-    return "unknown", f"A kernel runs on its GPU {_of_time(device_busy)}, while its own process works as well."
+        return (
+            "host",
+            f"Its GPU has no work {_of_time(1 - device_busy)}, while its own process works.{starved}",
+        )
+    return (
+        "unknown",
+        f"A kernel runs on its GPU {_of_time(device_busy)}, while its own process works as well.",
+    )
 
 
 def _loads_meanwhile(activity: Activity) -> str:
-    """Say what a process that computes may do for its input, which stacks alone tell from other work; "" if nothing."""
+    """Say what a process that computes may do for its input, which stacks alone tell from other work; "" if
+    nothing."""
     pid, num_workers = activity.rank.process.pid, len(activity.rank.workers)
     living = max(look.num_workers for look in activity.looks)
     reads, num_bytes = activity.rate("num_reads", [pid]), activity.rate("read_bytes", [pid]) or 0.0
     if not num_workers:
-        return "" if reads is not None and reads < READS_PER_S else "reads files itself, without workers of a loader"
+        return (
+            ""
+            if reads is not None and reads < READS_PER_S
+            else "reads files itself, without workers of a loader"
+        )
     if num_workers >= STARTED_ANEW * living + 1:
         return f"started {num_workers - living} workers of its loader within {activity.length_s:.1f} s"
     if num_bytes >= HANDED_OVER_BYTES:
@@ -148,14 +172,17 @@ def _starved(activity: Activity) -> str:
     if queued is None or queued < STARVED:
         return ""
     return (
-        f" It is ready {_of_time(min(queued, 1.0))}, but gets no core: other programs, or its own threads and workers, "
+        f" It is ready {_of_time(min(queued, 1.0))}, but gets no core: other programs, or its own threads "
+        "and workers, "
         "take the cores of this machine."
     )
 
 
 def _at_disk(activity: Activity, seen: Seen) -> tuple[Part, str]:
     pid = activity.rank.process.pid
-    disk, read, written = (activity.rate(name, [pid]) or 0.0 for name in ("disk_bytes", "read_bytes", "written_bytes"))
+    disk, read, written = (
+        activity.rate(name, [pid]) or 0.0 for name in ("disk_bytes", "read_bytes", "written_bytes")
+    )
     told = f"Its main thread waits for the disk {_of_time(seen.disk)}"
     if disk > 0 and read > written:
         return "input", f"{told}, and reads {words.num_bytes(disk)} a second from it."
@@ -167,7 +194,8 @@ def _waits(activity: Activity, seen: Seen) -> tuple[Part, str]:
     if activity.rank.workers and seen.waits_data >= WAITS:
         if seen.workers_when_waiting < MIXED:
             return "unknown", (
-                f"It waits for data {_of_time(seen.waits_data)}, while its loader's workers wait, too: for orders, or "
+                f"It waits for data {_of_time(seen.waits_data)}, while its loader's workers wait, too: for "
+                "orders, or "
                 "for data that comes over a network."
             )
         return "unknown", f"It waits {_of_time(idle)}, for its loader only in part."
@@ -178,7 +206,10 @@ def _waits(activity: Activity, seen: Seen) -> tuple[Part, str]:
     )
     if what[0] >= WAITS:
         return "waiting", f"It waits {_of_time(idle)}: {what[1]} {_of_time(what[0])}."
-    return "unknown", f"Its own process works {_of_time(seen.works)}, and what it waits for in between is not clear."
+    return (
+        "unknown",
+        f"Its own process works {_of_time(seen.works)}, and what it waits for in between is not clear.",
+    )
 
 
 def _what_workers_do(activity: Activity) -> str:
@@ -226,8 +257,8 @@ def _evidence(activity: Activity, seen: Seen, device_busy: float | None) -> list
 def with_stacks(judged: Judged, activity: Activity, device_busy: float | None, stacks: Stacks) -> Judged:
     """Name the part again, now that the stacks tell loading from computing.
 
-    What waits in a loader waits for input, also where the main process makes the batches. A device that is busy all
-    the time remains the part: its queue hides such a wait.
+    What waits in a loader waits for input, also where the main process makes the batches. A device that is
+    busy all the time remains the part: its queue hides such a wait.
     """
     of_main = {
         "in a loader": stacks.loader_share,
@@ -241,7 +272,9 @@ def with_stacks(judged: Judged, activity: Activity, device_busy: float | None, s
     if stacks.loader_share >= WAITS:
         line = next((line for line in stacks.lines if line.thread == "main" and line.in_loader), None)
         where = f", at {line.place}" if line is not None else ""
-        own = "" if activity.rank.workers else " Its main process makes the batches itself: it has no workers."
+        own = (
+            "" if activity.rank.workers else " Its main process makes the batches itself: it has no workers."
+        )
         told_input = f"Its main thread is in its loader {_of_time(stacks.loader_share)}{where}.{own}"
         return Judged("input", told_input, evidence)
     if judged.part == "unknown" and _seen(activity).works >= 1 - WAITS - stacks.loader_share:
@@ -271,7 +304,9 @@ def job(judged: Sequence[tuple[str, Judged]]) -> Judged:
     if "input" in by_part or len(holding) == 1:
         part = "input" if "input" in by_part else holding[0]
         first = next(one for name, one in judged if one.part == part)
-        others = "Of some ranks the part is unknown." if "unknown" in by_part else "The others may wait for them."
+        others = (
+            "Of some ranks the part is unknown." if "unknown" in by_part else "The others may wait for them."
+        )
         return Judged(part, f"Ranks {', '.join(by_part[part])}: {first.told} {others}", ())
     told = "; ".join(f"{part}: ranks {', '.join(names)}" for part, names in by_part.items())
     return Judged("unknown", f"The ranks differ ({told}).", ())

@@ -1,4 +1,5 @@
-"""Read the files of one process of the same user below `/proc`, bounded, and None where the process has ended.
+"""Read the files of one process of the same user below `/proc`, bounded, and None where the process has
+ended.
 
 Anyone may have chosen the name, the arguments and the environment of a process, so callers quote what they
 show.
@@ -15,7 +16,8 @@ from dynotune.schema.facts import Unknown
 
 PROC = Path("/proc")
 MOST_BYTES = 1 << 22
-"""Bytes that are read of one file. An environment may have 6 MiB, mapped libraries of a large program 1 MiB."""
+"""Bytes that are read of one file. An environment may have 6 MiB, mapped libraries of a large program 1
+MiB."""
 
 STATE, PARENT, USER, SYSTEM, NUM_THREADS, START, RSS = 0, 1, 11, 12, 17, 19, 21
 """Positions after the name in `/proc/PID/stat`. Source: proc_pid_stat(5)."""
@@ -143,6 +145,7 @@ def link(path: Path) -> str:
 
 
 def counts(path: Path) -> dict[str, int]:
-    """Return the counts of a file such as `/proc/PID/io`, one `name: number` a line; {} if it cannot be read."""
+    """Return the counts of a file such as `/proc/PID/io`, one `name: number` a line; {} if it cannot be
+    read."""
     lines = (line.partition(b":") for line in (content(path) or b"").splitlines())
     return {name.decode(errors="replace"): int(value) for name, _, value in lines if value.strip().isdigit()}

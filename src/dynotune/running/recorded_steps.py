@@ -1,4 +1,5 @@
-"""Diagnose the steps that a running program recorded of itself: the usual findings, without a plain window."""
+"""Diagnose the steps that a running program recorded of itself: the usual findings, without a plain
+window."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from dynotune.trace.readers import read_traces
 MOST_ATTEMPTS = 2
 """A recording that begins before the program's first step holds no work of its main thread."""
 NOTE = (
-    "These are recorded steps of a running program, with stacks. The recorder lengthens them, mostly where Python "
+    "These are recorded steps of a running program, with stacks. The recorder lengthens them, mostly where "
+    "Python "
     "runs, and no plain window was timed to correct that."
 )
 
@@ -44,7 +46,9 @@ def diagnosis_of_recording(target: Target, facts: Facts, running: Callable[[str]
         summary = summarise(timelines)
         if summary.window_s:
             return _concluded(target, facts, summary, timelines)
-    raise CannotRunHere("The program recorded no work of its main thread.", hint="Try again while it makes steps.")
+    raise CannotRunHere(
+        "The program recorded no work of its main thread.", hint="Try again while it makes steps."
+    )
 
 
 def _read(traces: list[Path]) -> list[Timeline]:
@@ -62,7 +66,9 @@ def _read(traces: list[Path]) -> list[Timeline]:
 
 def _concluded(target: Target, facts: Facts, summary: TraceSummary, timelines: list[Timeline]) -> Diagnosis:
     processes = [
-        ProcessState(pid=rank.process.pid, rank=rank.number, world_size=len(target.ranks), timing=_timing(summary))
+        ProcessState(
+            pid=rank.process.pid, rank=rank.number, world_size=len(target.ranks), timing=_timing(summary)
+        )
         for rank in target.ranks
     ]
     observation = Observation(

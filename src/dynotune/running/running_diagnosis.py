@@ -1,4 +1,5 @@
-"""Diagnose a program that runs already: look at it from outside, and climb as far as it and this machine allow."""
+"""Diagnose a program that runs already: look at it from outside, and climb as far as it and this machine
+allow."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def diagnose_running(
 
     Raises:
         UsageError: the process is this dynotune.
-        CannotRunHere: the process is gone, of another user, or no Python; another dynotune looks at it; the program
-            ended before enough was seen; or it cannot record.
+        CannotRunHere: the process is gone, of another user, or no Python; another dynotune looks at it; the
+            program ended before enough was seen; or it cannot record.
     """
     target = targets.find(pid)
     first = target.ranks[0].process
@@ -61,7 +62,9 @@ def diagnose_running(
             stack.enter_context(attached(rank.process))
         running(f"looking at process {first.pid} from outside")
         seen = _observe(target, look_s)
-        judged = [parts.judge(one, _number(busy)) for one, (_, busy) in zip(seen.activities, seen.gpus, strict=True)]
+        judged = [
+            parts.judge(one, _number(busy)) for one, (_, busy) in zip(seen.activities, seen.gpus, strict=True)
+        ]
         found: Stacks | Unknown = Unknown("stacks were not asked for")
         if with_stacks and not seen.activities[0].ended:
             running(f"reading the stacks of process {first.pid}")
@@ -72,7 +75,10 @@ def diagnose_running(
     if all(len(one.looks) < parts.FEWEST_LOOKS for one in seen.activities):
         raise CannotRunHere(
             f"The program of process {pid} ended while it was looked at.",
-            hint=f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- COMMAND",
+            hint=(
+                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
+                "COMMAND"
+            ),
         )
     if not isinstance(found, Unknown):
         judged[0] = parts.with_stacks(judged[0], seen.activities[0], _number(seen.gpus[0][1]), found)
@@ -101,7 +107,8 @@ def diagnose_running(
 
 
 class _Seen(msgspec.Struct):
-    """What was seen of the program from outside. `gpus`: of each rank, with the share of time that they work."""
+    """What was seen of the program from outside. `gpus`: of each rank, with the share of time that they
+    work."""
 
     activities: list[Activity]
     gpus: list[tuple[list[int], float | Unknown]]
@@ -113,7 +120,8 @@ class _Seen(msgspec.Struct):
 
 
 def _observe(target: Target, look_s: float) -> _Seen:
-    """Look at threads, GPUs and control group at once, and collect the facts of the environment beside that."""
+    """Look at threads, GPUs and control group at once, and collect the facts of the environment beside
+    that."""
     first = target.ranks[0].process
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="dynotune-facts") as pool:
         asked = pool.submit(target_facts.facts, first)
@@ -167,7 +175,11 @@ def _rungs(
     """Return the rung that was reached, a line on it, and a line on what the next one needs."""
     if not isinstance(recorded, Unknown):
         reached = "Rung 3: the program was seen from outside, and recorded some of its steps."
-        return 3, reached, "To test settings and delays, start the command by dynotune: dynotune diagnose -- COMMAND"
+        return (
+            3,
+            reached,
+            "To test settings and delays, start the command by dynotune: dynotune diagnose -- COMMAND",
+        )
     first = target.ranks[0].process
     door = kineto_door.door_of(first, facts)
     word = f"Rung 3, a recording of some steps, needs your word: dynotune diagnose --pid {first.pid} --record"
@@ -176,7 +188,11 @@ def _rungs(
         missing = f"Rung 1, the lines that run, is not there: {stacks.missing_right() or found.reason}."
         return 0, reached, missing if isinstance(door, Unknown) else f"{missing} {word}"
     reached = "Rung 1: the program was seen from outside, with its Python stacks, and was not stopped."
-    missing = f"Rung 3, a recording of some steps, is not there: {door.reason}." if isinstance(door, Unknown) else word
+    missing = (
+        f"Rung 3, a recording of some steps, is not there: {door.reason}."
+        if isinstance(door, Unknown)
+        else word
+    )
     return 1, reached, missing
 
 
@@ -194,7 +210,9 @@ def _notes(target: Target, seen: _Seen) -> list[str]:
     if mapped is not None and isinstance(imported, str) and mapped.resolve() != Path(imported).resolve():
         notes.append("The program has loaded another torch than its interpreter would load now.")
     if first.variable("DYNOTUNE_RUN"):
-        notes.append("The program runs under a dynotune already, whose run folder tells more: dynotune watch RUN_DIR")
+        notes.append(
+            "The program runs under a dynotune already, whose run folder tells more: dynotune watch RUN_DIR"
+        )
     return notes
 
 

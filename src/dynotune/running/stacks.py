@@ -1,4 +1,5 @@
-"""Read the Python stacks of a running program from outside, by py-spy, which neither stops nor changes the program.
+"""Read the Python stacks of a running program from outside, by py-spy, which neither stops nor changes the
+program.
 
 py-spy is a program of its own, which is used if it is installed. It needs the right to trace the process: the
 same user with `kernel.yama.ptrace_scope` 0, or root, or CAP_SYS_PTRACE. It is asked not to stop the program
@@ -47,7 +48,9 @@ _FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 _IN_LOADER = re.compile(r"torch/utils/data/(dataloader|_utils/(fetch|worker|collate|pin_memory))\.py$")
 _BACKWARD = re.compile(r"torch/(_tensor|autograd/(__init__|graph))\.py$")
 _OPTIMIZER = re.compile(r"torch/optim/[^/]+\.py$")
-_PACKAGES = re.compile(r"(^|/)(site-packages|dist-packages|lib/python[\d.]+t?|dynotune/agent)/|^<frozen|^<string>$|^$")
+_PACKAGES = re.compile(
+    r"(^|/)(site-packages|dist-packages|lib/python[\d.]+t?|dynotune/agent)/|^<frozen|^<string>$|^$"
+)
 
 
 class Frame(NamedTuple):
@@ -67,7 +70,8 @@ class Frame(NamedTuple):
 
 
 def read(rank: Rank) -> Stacks | Unknown:
-    """Sample the stacks of a rank's main thread, and of some of its workers; Unknown without py-spy or the right."""
+    """Sample the stacks of a rank's main thread, and of some of its workers; Unknown without py-spy or the
+    right."""
     program = _program()
     if program is None:
         return NO_PROGRAM
@@ -88,7 +92,9 @@ def summary(main: Counter[tuple[Frame, ...]], workers: Sequence[Counter[tuple[Fr
     of_workers = sum(workers, Counter[tuple[Frame, ...]]())
 
     def part(pattern: re.Pattern[str]) -> float:
-        return sum(n for frames, n in main.items() if any(pattern.search(frame.file) for frame in frames)) / num
+        return (
+            sum(n for frames, n in main.items() if any(pattern.search(frame.file) for frame in frames)) / num
+        )
 
     return Stacks(
         num=num,
@@ -100,11 +106,16 @@ def summary(main: Counter[tuple[Frame, ...]], workers: Sequence[Counter[tuple[Fr
 
 
 def missing_right() -> str:
-    """Return what stands in the way of reading another process's memory, in words; "" if nothing is known to."""
+    """Return what stands in the way of reading another process's memory, in words; "" if nothing is known
+    to."""
     if os.geteuid() == 0 or not PTRACE_SCOPE.exists():
         return ""
     scope = (process_files.content(PTRACE_SCOPE) or b"").decode(errors="replace").strip()
-    return "" if scope == "0" else f"kernel.yama.ptrace_scope is {scope} (sudo sysctl kernel.yama.ptrace_scope=0)"
+    return (
+        ""
+        if scope == "0"
+        else f"kernel.yama.ptrace_scope is {scope} (sudo sysctl kernel.yama.ptrace_scope=0)"
+    )
 
 
 def _program() -> str | None:
@@ -131,12 +142,16 @@ def _end(child: subprocess.Popen[bytes]) -> Unknown | None:
             _, stderr = child.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
-            return Unknown(f"py-spy had no stacks after {LIMIT_S:.0f} s: the program may be stuck in the kernel")
+            return Unknown(
+                f"py-spy had no stacks after {LIMIT_S:.0f} s: the program may be stuck in the kernel"
+            )
     if child.returncode == 0:
         return None
     lines = stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
     if "ermission" in lines[0]:
-        return Unknown("py-spy may not read the process: it needs root, or the right to trace (CAP_SYS_PTRACE)")
+        return Unknown(
+            "py-spy may not read the process: it needs root, or the right to trace (CAP_SYS_PTRACE)"
+        )
     return Unknown(f"py-spy failed: {words.plain(lines[0], longest=200)}")
 
 
@@ -166,7 +181,9 @@ def _lines(stacks: Counter[tuple[Frame, ...]], thread: str) -> list[StackLine]:
             in_loader = any(_IN_LOADER.search(frame.file) for frame in frames)
             seen[words.plain(frames[inner].place, longest=LONGEST_PLACE), in_loader] += count
     return [
-        StackLine(place=place, thread="main" if thread == "main" else "worker", in_loader=inside, share=count / num)
+        StackLine(
+            place=place, thread="main" if thread == "main" else "worker", in_loader=inside, share=count / num
+        )
         for (place, inside), count in seen.most_common(NUM_LINES)
         if count >= LEAST_SHARE * num
     ]

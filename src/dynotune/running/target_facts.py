@@ -1,4 +1,5 @@
-"""Collect the facts of the environment that a running process has: its variables, its interpreter, its cores."""
+"""Collect the facts of the environment that a running process has: its variables, its interpreter, its
+cores."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ OF_DYNOTUNE = "/dynotune/agent/"
 def facts(process: ProcessFiles, proc: Path = PROC) -> Facts:
     """Return the facts of machine, environment and interpreter as this process has them.
 
-    The interpreter is started once more to be asked, with the process's variables, if it lies in a file system that
-    this process sees as well.
+    The interpreter is started once more to be asked, with the process's variables, if it lies in a file
+    system that this process sees as well.
     """
     folder = proc / str(process.pid)
     environment = process.environment
@@ -51,8 +52,13 @@ def own_variables(environment: dict[str, str]) -> dict[str, str]:
 
 
 def interpreter(process: ProcessFiles, env: dict[str, str], cwd: str) -> str | Unknown:
-    """Return the interpreter by the name it was started with, which tells a virtual environment, if that is it."""
-    found = probe.interpreter(list(process.arguments[:1]), env, cwd) if process.arguments else Unknown("it has no name")
+    """Return the interpreter by the name it was started with, which tells a virtual environment, if that is
+    it."""
+    found = (
+        probe.interpreter(list(process.arguments[:1]), env, cwd)
+        if process.arguments
+        else Unknown("it has no name")
+    )
     if isinstance(found, str) and os.path.realpath(found) == process.executable:
         return found
     if Path(process.executable).is_file():

@@ -30,7 +30,9 @@ _LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun)$|torch\.distributed\.(run|launch)|accelerate\."
 )
 _HELPERS = ("resource_tracker", "compile_worker", "forkserver import main")
-_OURS = re.compile(r"(^|/)dynotune$|/dynotune/__main__\.py$|from dynotune\.launch\.process\.supervisor import")
+_OURS = re.compile(
+    r"(^|/)dynotune$|/dynotune/__main__\.py$|from dynotune\.launch\.process\.supervisor import"
+)
 LONGEST_NAME = 60
 
 
@@ -61,7 +63,8 @@ class Target(NamedTuple):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the first rank's command; of a rank that multiprocessing started, that of the process that did."""
+        """Return the first rank's command; of a rank that multiprocessing started, that of the process that
+        did."""
         first = self.ranks[0].process
         parent = next((one for one in self.others if one.pid == first.parent), first)
         return (parent if first.is_spawned else first).arguments
@@ -83,7 +86,11 @@ def find(pid: int, proc: Path = PROC) -> Target:
     _refuse(pid, proc)
     notes: list[str] = []
     first = process_files.read(pid, proc)
-    if first is not None and first.name == WORKER and (parent := process_files.read(first.parent, proc)) is not None:
+    if (
+        first is not None
+        and first.name == WORKER
+        and (parent := process_files.read(first.parent, proc)) is not None
+    ):
         notes.append(f"Process {pid} is a worker of a loader of process {parent.pid}, which was looked at.")
         first = parent
     if first is None:
@@ -99,12 +106,16 @@ def find(pid: int, proc: Path = PROC) -> Target:
         raise _no_python(pid, first)
     if first.pid != ranks[0].process.pid:
         found = ", ".join(f"{rank.process.pid} ({quoted(rank.process)})" for rank in ranks[:8])
-        notes.append(f"Process {first.pid} ({quoted(first)}) is not the program itself. Below it runs {found}.")
+        notes.append(
+            f"Process {first.pid} ({quoted(first)}) is not the program itself. Below it runs {found}."
+        )
     known = {one.pid for rank in ranks for one in (rank.process, *rank.workers)}
     return Target(pid, ranks, tuple(one for one in tree if one.pid not in known), tuple(notes))
 
 
-def workers_of(process: ProcessFiles, known: Mapping[int, ProcessFiles], proc: Path = PROC) -> dict[int, ProcessFiles]:
+def workers_of(
+    process: ProcessFiles, known: Mapping[int, ProcessFiles], proc: Path = PROC
+) -> dict[int, ProcessFiles]:
     """Return the workers that the loaders of a process have now, by id; `known` ones are not read again."""
     found: dict[int, ProcessFiles] = {}
     for path in threads(process.pid, proc):
@@ -121,7 +132,9 @@ def quoted(process: ProcessFiles) -> str:
 
 
 def gone(pid: int) -> CannotRunHere:
-    return CannotRunHere(f"There is no process {pid}: it has ended.", hint="Give the id of a process that runs.")
+    return CannotRunHere(
+        f"There is no process {pid}: it has ended.", hint="Give the id of a process that runs."
+    )
 
 
 def _refuse(pid: int, proc: Path) -> None:
@@ -158,22 +171,29 @@ def _is_ours(process: ProcessFiles) -> bool:
 
 
 def _ranks(tree: Sequence[ProcessFiles], proc: Path) -> tuple[Rank, ...]:
-    """Return the processes of the tree that compute: those with torch, without launchers, workers and helpers."""
+    """Return the processes of the tree that compute: those with torch, without launchers, workers and
+    helpers."""
     pythons = [one for one in tree if one.is_python and not _is_helper(one)]
     by_pid = {one.pid: one for one in pythons}
-    workers = {one.pid for one in pythons if one.parent in by_pid and _is_worker(one, by_pid[one.parent], proc)}
+    workers = {
+        one.pid for one in pythons if one.parent in by_pid and _is_worker(one, by_pid[one.parent], proc)
+    }
     candidates = [one for one in pythons if one.pid not in workers]
     if any(one.has_torch for one in candidates):
         candidates = [one for one in candidates if one.has_torch]
     parents = {one.pid: one.parent for one in tree}
     chosen: list[ProcessFiles] = []
     for one in candidates:
-        below = [other for other in candidates if other.pid != one.pid and _is_above(one.pid, other.pid, parents)]
+        below = [
+            other for other in candidates if other.pid != one.pid and _is_above(one.pid, other.pid, parents)
+        ]
         is_below = any(_is_above(other.pid, one.pid, parents) for other in chosen)
         if not is_below and not (below and _is_launcher(one, below, proc)):
             chosen.append(one)
     ranks = [
-        Rank(one, tuple(by_pid[pid] for pid in sorted(workers) if by_pid[pid].parent == one.pid), _number(one))
+        Rank(
+            one, tuple(by_pid[pid] for pid in sorted(workers) if by_pid[pid].parent == one.pid), _number(one)
+        )
         for one in chosen
     ]
     return tuple(sorted(ranks, key=lambda rank: (rank.number is None, rank.number or 0, rank.process.pid)))
@@ -184,7 +204,8 @@ def _is_helper(process: ProcessFiles) -> bool:
 
 
 def _is_worker(process: ProcessFiles, parent: ProcessFiles, proc: Path) -> bool:
-    """Tell whether a child is a worker of its parent's loader: torch names it so, or is too old to name any."""
+    """Tell whether a child is a worker of its parent's loader: torch names it so, or is too old to name
+    any."""
     if process.name == WORKER:
         return True
     if _names_workers(process) or _is_rank(process, proc):

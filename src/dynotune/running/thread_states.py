@@ -1,4 +1,5 @@
-"""Look at the threads of a program from outside, many times a second: which ones run, and what the others wait for.
+"""Look at the threads of a program from outside, many times a second: which ones run, and what the others
+wait for.
 
 The kernel tells for each thread whether it runs, and for a thread that does not, the kernel's function that
 holds it (`wchan`). That takes no right beyond the user's own, and does not stop the program. One look reads
@@ -20,7 +21,8 @@ from dynotune.running.targets import Rank, Target
 from dynotune.schema.watch import ProcessView
 
 Held = Literal["runs", "disk", "data", "lock", "sleep", "child", "stopped", "other"]
-"""What a thread does. `data`: it waits for a pipe or a socket; `lock`: for another thread; `sleep`: for a clock."""
+"""What a thread does. `data`: it waits for a pipe or a socket; `lock`: for another thread; `sleep`: for a
+clock."""
 
 INTERVAL_S = 0.04
 FIRST_S = 0.3
@@ -64,8 +66,10 @@ class Look(NamedTuple):
 
     Args:
         main: what the main thread does.
-        autograd_runs, others_run: whether a thread of the backward pass, or another thread of the process, runs.
-        num_working, num_workers: workers that work, and that live. A worker that waits for data waits for an order.
+        autograd_runs, others_run: whether a thread of the backward pass, or another thread of the process,
+            runs.
+        num_working, num_workers: workers that work, and that live. A worker that waits for data waits for an
+            order.
     """
 
     main: Held
@@ -76,7 +80,8 @@ class Look(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Counters of one process since its start: seconds, bytes and calls. None where the kernel does not say."""
+    """Counters of one process since its start: seconds, bytes and calls. None where the kernel does not
+    say."""
 
     cpu_s: float
     main_cpu_s: float
@@ -155,7 +160,9 @@ class _Observer:
         now = self._thread_ticks()
         main = str(self._rank.process.pid)
         grown = {path: ticks - self._ticks.get(path, 0) for path, ticks in now.items() if path.name != main}
-        busiest = sorted((path for path in grown if grown[path] > 0), key=lambda path: -grown[path])[:NUM_THREADS]
+        busiest = sorted((path for path in grown if grown[path] > 0), key=lambda path: -grown[path])[
+            :NUM_THREADS
+        ]
         named = {path: _name(path) for path in grown}
         special = [path for path, name in named.items() if name.startswith((AUTOGRAD, PINNING))][:NUM_THREADS]
         self._others = [(path, named[path]) for path in dict.fromkeys([*busiest, *special])]
@@ -165,7 +172,11 @@ class _Observer:
         process = self._rank.process
         folder = self._proc / str(process.pid)
         found = process_files.stat(folder)
-        if found is None or int(found[1][process_files.START]) != process.start_ticks or found[1][0] in (b"Z", b"X"):
+        if (
+            found is None
+            or int(found[1][process_files.START]) != process.start_ticks
+            or found[1][0] in (b"Z", b"X")
+        ):
             self._ended = True
             return False
         if time.monotonic() - self._listed_s >= LIST_S:
@@ -192,7 +203,9 @@ class _Observer:
         length_s = max(self._last_s - self._begin_s, 1e-9)
         pins = any(_pins(name) for _, name in self._others)
         rank = self._rank._replace(workers=tuple(self._seen_workers.values()))
-        activity = Activity(rank, tuple(self._looks), length_s, pins, self._begin, self._end, self._ended, processes=())
+        activity = Activity(
+            rank, tuple(self._looks), length_s, pins, self._begin, self._end, self._ended, processes=()
+        )
         rows = [row for pid in (rank.process.pid, *self._workers) if (row := self._row(pid, activity))]
         return activity._replace(processes=tuple(rows))
 

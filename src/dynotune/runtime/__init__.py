@@ -1,10 +1,10 @@
 """Parts for fast programs: staging, prefetching, buffers, captured graphs, a detector.
 
-A user's program imports these modules. They need only torch and the standard library, and work without a GPU. Code that
-measures, diagnoses or applies settings lives elsewhere and is not imported here.
+A user's program imports these modules. They need only torch and the standard library, and work without a GPU.
+Code that measures, diagnoses or applies settings lives elsewhere and is not imported here.
 
-`dynotune.runtime.vision` (detection), `dynotune.runtime.data` (pictures and sequences) and `dynotune.runtime.train`
-(training loops) are modules of their own.
+`dynotune.runtime.vision` (detection), `dynotune.runtime.data` (pictures and sequences) and
+`dynotune.runtime.train` (training loops) are modules of their own.
 """
 
 from __future__ import annotations

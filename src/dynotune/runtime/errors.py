@@ -45,7 +45,8 @@ class ClosedError(DynotuneRuntimeError, RuntimeError):
 
 
 class ForkedError(DynotuneRuntimeError, RuntimeError):
-    """The object was used in a child that was forked after the object was made: CUDA does not survive a fork."""
+    """The object was used in a child that was forked after the object was made: CUDA does not survive a
+    fork."""
 
 
 class PoolExhausted(DynotuneRuntimeError, RuntimeError):

@@ -28,7 +28,8 @@ class Lifetime:
         """Raise ClosedError after `close()`, ForkedError in a forked child."""
         if not self.is_ours:
             raise ForkedError(
-                f"{self._name} was made in process {self._process_id} and is used in process {os.getpid()}, forked "
+                f"{self._name} was made in process {self._process_id} and is used in process "
+                f"{os.getpid()}, forked "
                 "from it: CUDA and locks do not survive a fork.",
                 hint=f"Make the {self._name} in the child, or start the child with the `spawn` method.",
             )

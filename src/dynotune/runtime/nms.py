@@ -1,4 +1,5 @@
-"""Suppress overlapping boxes without waiting for the device: exact greedy suppression over the best `top_k` boxes."""
+"""Suppress overlapping boxes without waiting for the device: exact greedy suppression over the best `top_k`
+boxes."""
 
 from dynotune.runtime.vision.nms import PostProcess, nms, suppress
 

@@ -4,8 +4,8 @@ Staging, prefetching and the pool rely on three rules about the order of work:
 
 - an event ends when all work that was enqueued before it on its stream has ended;
 - `wait` orders all later work of a stream after an event, and returns on the host at once;
-- memory belongs to the stream on which it was allocated. If another stream reads the memory, the allocator must be told
-  (`keep`) before the last reference is dropped, or the memory is reused while it is being read.
+- memory belongs to the stream on which it was allocated. If another stream reads the memory, the allocator
+  must be told (`keep`) before the last reference is dropped, or the memory is reused while it is being read.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -93,7 +93,8 @@ class CudaStreams(Streams):
         return torch.cuda.stream(stream)  # type: ignore[no-any-return]
 
     def event(self, *, spins: bool = False) -> Event:
-        # A host that spins is awake sooner; one that sleeps gives its core away, and lets other threads launch.
+        # A host that spins is awake sooner; one that sleeps gives its core away, and lets other threads
+        # launch.
         return torch.cuda.Event(blocking=not spins)  # type: ignore[no-any-return]
 
     def wait(self, stream: Stream, event: Event) -> None:
@@ -126,7 +127,8 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
     """Return `device` with its index, after checking that it can be used.
 
     Raises:
-        InputError: if no device is given, or `device` is not a device, or is neither an NVIDIA GPU nor the CPU.
+        InputError: if no device is given, or `device` is not a device, or is neither an NVIDIA GPU nor the
+            CPU.
         DeviceError: if the GPU does not exist here.
     """
     if device is None:
@@ -142,7 +144,8 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
     if not torch.cuda.is_available():
         why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no NVIDIA GPU"
         raise DeviceError(
-            f"{found} cannot be used: {why}.", hint="Use device='cpu', or see `dynotune doctor` for what is missing."
+            f"{found} cannot be used: {why}.",
+            hint="Use device='cpu', or see `dynotune doctor` for what is missing.",
         )
     index = torch.cuda.current_device() if found.index is None else found.index
     if index >= torch.cuda.device_count():

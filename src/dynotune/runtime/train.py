@@ -20,8 +20,9 @@ Batch = TypeVar("Batch")
 class OptimizerStep:
     """Result of one optimizer step.
 
-    `loss` is the mean over the window's micro-batches, weighted as the gradients were: a detached float32 scalar on the
-    loss's device, computed without waiting. `weight` is the total weight of the `num_micro_batches`.
+    `loss` is the mean over the window's micro-batches, weighted as the gradients were: a detached float32
+    scalar on the loss's device, computed without waiting. `weight` is the total weight of the
+    `num_micro_batches`.
     """
 
     loss: torch.Tensor
@@ -40,36 +41,40 @@ def accumulate(
     scaler: Any = None,
     before_step: Callable[[], object] | None = None,
 ) -> Iterator[OptimizerStep]:
-    """Step the optimizer once for every `num_steps` micro-batches (a window), with the gradients of their mean loss.
+    """Step the optimizer once for every `num_steps` micro-batches (a window), with the gradients of their
+    mean loss.
 
-    Each loss is divided by the actual size of its window, so a shorter last window is applied with the weight of a
-    batch of its size. Gradients are set to None when a window begins. DistributedDataParallel and fully sharded modules
-    reduce the gradients once per window. Micro-batches are drawn `num_steps` ahead, one after each backward pass,
-    because the first of a window needs the window's size. The host never synchronises, and no work starts until you
-    iterate over the result.
+    Each loss is divided by the actual size of its window, so a shorter last window is applied with the weight
+    of a batch of its size. Gradients are set to None when a window begins. DistributedDataParallel and fully
+    sharded modules reduce the gradients once per window. Micro-batches are drawn `num_steps` ahead, one after
+    each backward pass, because the first of a window needs the window's size. The host never synchronises,
+    and no work starts until you iterate over the result.
 
-    The gradients equal those of one large batch, except if micro-batches depend on their own statistics: BatchNorm
-    normalises each micro-batch separately (GroupNorm, LayerNorm and frozen BatchNorm do not). Losses that compare
-    samples with each other (contrastive losses) compare fewer samples.
+    The gradients equal those of one large batch, except if micro-batches depend on their own statistics:
+    BatchNorm normalises each micro-batch separately (GroupNorm, LayerNorm and frozen BatchNorm do not).
+    Losses that compare samples with each other (contrastive losses) compare fewer samples.
 
     Args:
         model: the model that `loss` calls, in its distributed wrapper if it has one.
         optimizer: the optimizer of the model's parameters.
         micro_batches: a loader, or a Prefetcher around a loader.
         num_steps: number of micro-batches per optimizer step.
-        loss: `loss(model, micro_batch)` returns a scalar with a gradient, the mean over the micro-batch. Use autocast
-            inside it.
-        weight: function that returns the number of samples, tokens or pixels in a micro-batch's mean, as a number on
-            the host; None weighs all micro-batches equally. Across ranks, means are averaged as DDP does.
+        loss: `loss(model, micro_batch)` returns a scalar with a gradient, the mean over the micro-batch. Use
+            autocast inside it.
+        weight: function that returns the number of samples, tokens or pixels in a micro-batch's mean, as a
+            number on the host; None weighs all micro-batches equally. Across ranks, means are averaged as DDP
+            does.
         scaler: a `torch.amp.GradScaler`; it steps and updates once per window.
-        before_step: function that is called when the window's gradients are complete and unscaled; clip them here.
+        before_step: function that is called when the window's gradients are complete and unscaled; clip them
+            here.
 
     Yields:
         An `OptimizerStep` after each step of the optimizer.
 
     Raises:
-        InputError: if `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
-        Exceptions of the loader, `loss` or `before_step`; the optimizer has then not stepped on an incomplete window.
+        InputError: if `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not
+        positive. Exceptions of the loader, `loss` or `before_step`; the optimizer has then not stepped on an
+        incomplete window.
     """
     if num_steps < 1:
         raise InputError(f"num_steps is {num_steps}; a step of the optimizer takes at least one micro-batch.")
@@ -130,7 +135,8 @@ def _backward(
     scaler: Any,
     upcoming: _Upcoming[Batch],
 ) -> torch.Tensor:
-    """Run backward on the window's weighted mean loss; gradients are accumulated, and reduced over ranks once."""
+    """Run backward on the window's weighted mean loss; gradients are accumulated, and reduced over ranks
+    once."""
     mean: torch.Tensor | None = None
     for share in shares:
         batch = window.popleft()
@@ -176,7 +182,11 @@ def _checked_weight(weight: float) -> float:
 
 def _checked_loss(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        what = (
+            f"a tensor of shape {tuple(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
+        )
         raise InputError(f"loss() returned {what}; it is a scalar, the mean over the micro-batch.")
     if not loss.requires_grad:
         raise InputError(

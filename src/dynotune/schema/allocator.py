@@ -4,12 +4,14 @@ import msgspec
 
 
 class Allocator(msgspec.Struct, frozen=True, kw_only=True):
-    """The caching allocator of one device: levels at the timed window's end, and growth of counters in the window.
+    """The caching allocator of one device: levels at the timed window's end, and growth of counters in the
+    window.
 
     Args:
-        allocated_growth_bytes: allocated bytes at the window's end minus allocated bytes at the window's begin.
-        allocated_levels_bytes: allocated bytes at the ends of steps spread evenly over the window, including both
-            window ends; [] if only the window ends are known.
+        allocated_growth_bytes: allocated bytes at the window's end minus allocated bytes at the window's
+            begin.
+        allocated_levels_bytes: allocated bytes at the ends of steps spread evenly over the window, including
+            both window ends; [] if only the window ends are known.
     """
 
     device: int

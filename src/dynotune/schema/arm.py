@@ -24,7 +24,8 @@ _KEY = re.compile(rf"{_SETTING}(?: {_SETTING})*")
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """A set of settings, at most one value per knob, sorted by knob; the empty set is the command as it is."""
+    """A set of settings, at most one value per knob, sorted by knob; the empty set is the command as it
+    is."""
 
     settings: tuple[Setting, ...] = ()
 
@@ -49,7 +50,8 @@ def arm(settings: Iterable[Setting]) -> Arm:
 
 
 def arm_key(settings: Iterable[object]) -> str:
-    """Write settings, or their texts, as the key of their arm: sorted by knob, with spaces between; "" for none."""
+    """Write settings, or their texts, as the key of their arm: sorted by knob, with spaces between; "" for
+    none."""
     ids = sorted(map(str, settings), key=lambda id_: (id_.partition("=")[0], id_))
     return " ".join(shlex.quote(id_) if _SPECIAL.search(id_) else id_ for id_ in ids)
 

@@ -9,19 +9,21 @@ from pathlib import Path
 
 from dynotune.schema import untrusted
 
-# Errors if the folder takes no new file, or if the file is itself a mount, as in containers: writing in place may work.
+# Errors if the folder takes no new file, or if the file is itself a mount, as in containers: writing in place
+# may work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
     """Write `content` to a temporary file beside `path`, which then replaces `path`.
 
-    Links are followed, and an existing file keeps its mode. A pipe, a device, an open descriptor (/dev/stdout), and a
-    file that cannot be replaced are written in place, so a failure may leave them half written.
+    Links are followed, and an existing file keeps its mode. A pipe, a device, an open descriptor
+    (/dev/stdout), and a file that cannot be replaced are written in place, so a failure may leave them half
+    written.
 
     Args:
-        own_name: whether dynotune chose the name, in a folder that other users may write to: then anything at `path`
-            except an ordinary file, above all a link, is replaced.
+        own_name: whether dynotune chose the name, in a folder that other users may write to: then anything at
+            `path` except an ordinary file, above all a link, is replaced.
 
     Raises:
         OSError: the file cannot be written; the old file is still there.
@@ -68,7 +70,8 @@ def probe(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Return an unused file name in the folder of `path`; nobody can predict the name and put a link there."""
+    """Return an unused file name in the folder of `path`; nobody can predict the name and put a link
+    there."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
 
 

@@ -1,4 +1,5 @@
-"""Attribution of a step's time: shares of kinds of work, causes of lost time, and predicted savings of settings."""
+"""Attribution of a step's time: shares of kinds of work, causes of lost time, and predicted savings of
+settings."""
 
 import msgspec
 
@@ -17,7 +18,8 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
 
 
 class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time lost to a cause in the trace, as a share of a plain step: an upper bound of the saving without the cause."""
+    """Time lost to a cause in the trace, as a share of a plain step: an upper bound of the saving without the
+    cause."""
 
     id: str
     share: float
@@ -39,9 +41,9 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     Args:
         busy_share: share of the plain window for which the device worked; None if that is not known.
         slowed: factor by which the recorder made a step longer.
-        counterfactual_savings: by cause, the share of a step that a replay of the recorded timeline saves without the
-            cause. Removing a wait can save more than the wait's idle time, as later host work would overlap device
-            work.
+        counterfactual_savings: by cause, the share of a step that a replay of the recorded timeline saves
+            without the cause. Removing a wait can save more than the wait's idle time, as later host work
+            would overlap device work.
         predicted: predicted savings by setting.
     """
 

@@ -23,14 +23,16 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on which compiled code and its cache keys depend. None: not known.
 
     Args:
-        gpus: `NAME (compute capability)` of the GPUs that the command sees, without repeats, sorted; may be empty.
+        gpus: `NAME (compute capability)` of the GPUs that the command sees, without repeats, sorted; may be
+            empty.
         driver: version of the GPU's driver; "" without one.
         cuda: CUDA version with which torch was built; "" for a build without CUDA.
         python: such as `3.12`; Python's minor version decides the file names and the ABI of extensions.
         platform: operating system and processor, such as `Linux x86_64`.
         cpu_flags: instruction sets that a compiler may use under -march=native, sorted.
         compiler: first line of `g++ --version`; "" without a compiler.
-        torch_folder, python_include: folders in the compiler's command line, which is in inductor's key of C++ kernels.
+        torch_folder, python_include: folders in the compiler's command line, which is in inductor's key of
+            C++ kernels.
     """
 
     gpus: list[str] | None = None
@@ -70,7 +72,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         created: UTC, ISO 8601.
         command: the command whose environment located the caches; may be empty.
-        variables: environment variables that were set and decide what is compiled, without variables that name folders.
+        variables: environment variables that were set and decide what is compiled, without variables that
+            name folders.
     """
 
     schema: str = "dynotune.cache-pack/1"
@@ -116,9 +119,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A condition of the pack that differs on this machine.
 
     Args:
-        severity: `dangerous`: the code could crash here, and no option overrides this; `useless`: the code would not be
-            found, or would be compiled again; `unknown`: a value is not known; `harmless`: the pack does not depend on
-            this.
+        severity: `dangerous`: the code could crash here, and no option overrides this; `useless`: the code
+            would not be found, or would be compiled again; `unknown`: a value is not known; `harmless`: the
+            pack does not depend on this.
     """
 
     what: str
@@ -155,8 +158,8 @@ def check(manifest: Manifest, name: str) -> None:
     """Refuse a manifest that dynotune cannot have written, before the manifest is used.
 
     Raises:
-        RecordError: the manifest has a path outside the folder or too similar to another path, a negative size, no
-            digest, or a variable of no compiler.
+        RecordError: the manifest has a path outside the folder or too similar to another path, a negative
+            size, no digest, or a variable of no compiler.
     """
     if len(manifest.files) > MOST_FILES:
         raise hostile(name, f"it lists {len(manifest.files):,} files")
@@ -179,7 +182,8 @@ def check(manifest: Manifest, name: str) -> None:
 
 
 def is_compilers(variable: str) -> bool:
-    """Return whether a variable decides what a compiler makes (not in which folder), and so belongs in a manifest."""
+    """Return whether a variable decides what a compiler makes (not in which folder), and so belongs in a
+    manifest."""
     return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
@@ -207,6 +211,7 @@ def _check_path(path: str, name: str) -> None:
 def hostile(name: str, why: str) -> RecordError:
     return RecordError(
         f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
-        hint="Do not use it: compile caches are code that the command will run. Make a new one with dynotune startup "
+        hint="Do not use it: compile caches are code that the command will run. Make a new one with "
+        "dynotune startup "
         "pack.",
     )

@@ -27,8 +27,8 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         variable: the environment variable that moves the cache; "" if none does.
         is_set: whether the environment variable `variable` is set.
         off: as text, why the program does not use this cache; "" if the program uses it.
-        size_bytes, num_files: total size and number of the cache's files, without locks, temporary files and caches
-            in subfolders. 0 if the folder does not exist yet.
+        size_bytes, num_files: total size and number of the cache's files, without locks, temporary files and
+            caches in subfolders. 0 if the folder does not exist yet.
         writable: whether the folder, or the nearest existing one above it, can be written to.
         lasts: whether files in the folder remain for later processes in a fresh container or after a restart.
         storage: as text, the kind of storage of the folder, and why files there last or not.
@@ -68,8 +68,8 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command.
 
     Args:
-        time_to_first_step_s: seconds from launch to the end of the first step, or to the output line that matches
-            `--ready-pattern`; None if the run had neither.
+        time_to_first_step_s: seconds from launch to the end of the first step, or to the output line that
+            matches `--ready-pattern`; None if the run had neither.
         ended_by: as in `RunRecord`.
     """
 
@@ -92,8 +92,8 @@ class Warmed(msgspec.Struct, frozen=True, kw_only=True):
     """Result of running a command until it compiles nothing more, or as often as allowed.
 
     Args:
-        end: `warm`: the last run added nothing; `nothing`: no run added anything and the caches were empty; `not-warm`:
-            every run added something.
+        end: `warm`: the last run added nothing; `nothing`: no run added anything and the caches were empty;
+            `not-warm`: every run added something.
         why: the reasons why the caches are not warm, one line per reason.
         notes: warnings for the user.
         variables: environment variables, set by `--caches DIR`, with which the command finds these caches.

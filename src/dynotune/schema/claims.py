@@ -9,7 +9,8 @@ from dynotune.schema.facts import Facts
 
 Kind = Literal["speed", "memory", "latency", "start", "correctness", "arithmetic", "api", "configuration"]
 Fate = Literal["holds", "holds here", "refuted", "no effect here", "undecided", "not testable here", "failed"]
-"""`holds here`: the claim holds under conditions that are met here. `failed`: the test program failed: no verdict."""
+"""`holds here`: the claim holds under conditions that are met here. `failed`: the test program failed: no
+verdict."""
 SETTLED: tuple[Fate, ...] = ("holds", "holds here", "refuted", "no effect here")
 
 CHANGES: dict[Kind, str] = {
@@ -17,7 +18,8 @@ CHANGES: dict[Kind, str] = {
     "arithmetic": "nothing",
     "api": "another version of the library",
 }
-"""By kind of claim, changes that could change the verdict; for kinds not listed, another machine or other versions."""
+"""By kind of claim, changes that could change the verdict; for kinds not listed, another machine or other
+versions."""
 
 
 class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +49,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         needs: the hardware and software that the test needs on this machine.
         about: search words with which people ask for the claim.
         bears_on: ids of related findings.
-        traces: environment variables and kernel settings that show that the advice was followed, with usual values.
+        traces: environment variables and kernel settings that show that the advice was followed, with usual
+            values.
         program: the program of `programs/` whose workloads are compared.
         seen: the trace (from `traces`) that was found on this machine; "" if the user asked for the claim.
     """
@@ -79,7 +82,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         command: the command of the check; a comparison's commands are in `fair` and `elsewhere`.
         program: SHA-256 of the programs and of the claim's test.
         answer: output of the check's command.
-        fair, elsewhere: comparisons with the values of each pair; `fair` has two if the first confirmed the claim.
+        fair, elsewhere: comparisons with the values of each pair; `fair` has two if the first confirmed the
+            claim.
     """
 
     id: str
@@ -94,7 +98,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence from one machine, by `dynotune claims run --output`. `sha256`: digest of the other fields, as JSON."""
+    """Evidence from one machine, by `dynotune claims run --output`. `sha256`: digest of the other fields, as
+    JSON."""
 
     schema: str = "dynotune.claims/1"
     version: str

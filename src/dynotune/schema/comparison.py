@@ -23,7 +23,8 @@ LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of pairs after which an interim analysis of the comparison takes place."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
-"""Fewest pairs for a conclusion if the spread of runs is not known otherwise; so few show only large differences."""
+"""Fewest pairs for a conclusion if the spread of runs is not known otherwise; so few show only large
+differences."""
 MAX_PAIRS = 12
 """Largest number of pairs in a comparison by default."""
 MOST_PAIRS = LOOKS[-1]
@@ -32,16 +33,17 @@ PRECISION = 0.2
 MARGIN = 0.01
 """Relative difference below which arms count as equal."""
 MOST_SHIFT = 0.02
-"""Largest relative change of the baseline within a live run with which blocks of that run still prove something."""
+"""Largest relative change of the baseline within a live run with which blocks of that run still prove
+something."""
 
 
 class Pair(msgspec.Struct, frozen=True):
     """One run of the baseline and one run of the candidate; `first` is the arm that ran first.
 
     Args:
-        baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: wall-clock seconds of the
-            timed window per sample (per step if samples are unknown). For `memory` the values are bytes, for `energy`
-            joules per sample, in spite of the fields' names.
+        baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: wall-clock seconds
+            of the timed window per sample (per step if samples are unknown). For `memory` the values are
+            bytes, for `energy` joules per sample, in spite of the fields' names.
         lane: number of the lane (GPU and cores) of both runs, from 1; 0 if each run had the whole machine.
     """
 
@@ -61,15 +63,16 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
-    """How the baseline's steps changed within a live run, since the plain window before all recordings and switches.
+    """How the baseline's steps changed within a live run, since the plain window before all recordings and
+    switches.
 
     Args:
-        ratio: time of a step (of a sample, if all samples are known) in the baseline's stretches of blocks, over its
-            time in the plain window; 1 if nothing changed.
+        ratio: time of a step (of a sample, if all samples are known) in the baseline's stretches of blocks,
+            over its time in the plain window; 1 if nothing changed.
         ci: interval of `ratio` at 95%; None if there are too few blocks to estimate the noise.
         num_blocks: number of blocks.
-        pace: time of a fixed loop in Python just before and after these stretches, over that around the plain window.
-            The host's core was slower by this; 1 if unknown.
+        pace: time of a fixed loop in Python just before and after these stretches, over that around the plain
+            window. The host's core was slower by this; 1 if unknown.
     """
 
     ratio: Annotated[float, msgspec.Meta(gt=0)]
@@ -79,10 +82,11 @@ class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_shown(self) -> bool:
-        """Tell whether the baseline changed by more than its noise and the host's pace explain, and by `MOST_SHIFT`.
+        """Tell whether the baseline changed by more than its noise and the host's pace explain, and by
+        `MOST_SHIFT`.
 
-        A step whose time is the host's changes by `pace`, one whose time is the device's does not change by it, so
-        anything between explains the ratio.
+        A step whose time is the host's changes by `pace`, one whose time is the device's does not change by
+        it, so anything between explains the ratio.
         """
         least, most = min(1.0, self.pace), max(1.0, self.pace)
         is_noise = self.ci is None or (self.ci[0] <= most and least <= self.ci[1])
@@ -90,7 +94,8 @@ class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlocksAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of blocks within one process, before fresh pairs stated the speed-up; fields as in `Comparison`."""
+    """Answer of blocks within one process, before fresh pairs stated the speed-up; fields as in
+    `Comparison`."""
 
     verdict: Verdict | None
     speedup: float | None
@@ -129,8 +134,10 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over the runs of one arm; None for a value that is not known.
 
     Args:
-        start_s: seconds from launch to steady steps, minus the usual time of the steps before; includes compilation.
-        window_steps: the most steps that a run of this arm timed, if more than the comparison's `window_steps`.
+        start_s: seconds from launch to steady steps, minus the usual time of the steps before; includes
+            compilation.
+        window_steps: the most steps that a run of this arm timed, if more than the comparison's
+            `window_steps`.
     """
 
     value: float | None = None
@@ -147,21 +154,23 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `comparison.json`. `speedup`: baseline time over candidate time; above 1, the candidate is faster.
+    """Document `comparison.json`. `speedup`: baseline time over candidate time; above 1, the candidate is
+    faster.
 
-    For objectives other than throughput, `speedup` is likewise the baseline's value over the candidate's, lower values
-    are better, and `faster` means that the candidate is better.
+    For objectives other than throughput, `speedup` is likewise the baseline's value over the candidate's,
+    lower values are better, and `faster` means that the candidate is better.
 
     Args:
-        run: how every run is made, with the baseline's settings. `warmup_steps` and `window_steps` are the requested
-            numbers until the pilot runs have determined better numbers.
+        run: how every run is made, with the baseline's settings. `warmup_steps` and `window_steps` are the
+            requested numbers until the pilot runs have determined better numbers.
         speedup, ci: speed-up and its confidence interval; None until two pairs are complete.
         run_s: typical duration of a run in seconds; None until the pilot runs have ended.
         within: whether `pairs` are blocks within one process.
         baseline_shift: of the live run of these blocks; None if nothing is known of it.
         only_chooses: why these blocks choose between arms but prove no speed-up; empty if they prove one.
         blocks: what blocks said, if fresh pairs followed them.
-        pooled: whether the answer is of the pairs and these blocks together, since the pairs alone did not decide.
+        pooled: whether the answer is of the pairs and these blocks together, since the pairs alone did not
+            decide.
         set_by: changes that the program itself made to environment variables among the settings.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
     """

@@ -5,12 +5,13 @@ from typing import Annotated, Literal
 import msgspec
 
 CycleEvent = Literal["draw", "call", "step", "replay"]
-"""Events among which a step is found: a batch is drawn, an outermost module is called, an optimizer steps, or a
-captured CUDA graph is replayed."""
+"""Events among which a step is found: a batch is drawn, an outermost module is called, an optimizer steps, or
+a captured CUDA graph is replayed."""
 
 
 class CyclePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal events of a cycle that follow each other. `name`: the class of the loader, module or optimizer."""
+    """Equal events of a cycle that follow each other. `name`: the class of the loader, module or
+    optimizer."""
 
     kind: CycleEvent
     name: str

@@ -35,11 +35,11 @@ class DelayTest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         part: the delayed part.
         place: of a function, `file:line name`; of a rank, its number.
-        slope: lengthening of a step over the smallest delay; about 1 if the step waits for the part, and about 0 if
-            other parts hide the delay.
+        slope: lengthening of a step over the smallest delay; about 1 if the step waits for the part, and
+            about 0 if other parts hide the delay.
         ci: interval of `slope` at 95%.
-        slack_s: seconds of a delay that other parts hide, from the largest delay; None if the step showed no answer to
-            it, so the slack is larger than that delay.
+        slack_s: seconds of a delay that other parts hide, from the largest delay; None if the step showed no
+            answer to it, so the slack is larger than that delay.
         answers: by delay, the smallest first.
     """
 

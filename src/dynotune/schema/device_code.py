@@ -1,4 +1,5 @@
-"""GPU code in files: the code's architectures, and how a GPU can run the code. Defined in docs/reference/startup.md."""
+"""GPU code in files: the code's architectures, and how a GPU can run the code. Defined in
+docs/reference/startup.md."""
 
 from typing import Literal
 
@@ -18,7 +19,8 @@ class Code(msgspec.Struct, frozen=True):
     Args:
         form: machine code, PTX, code for the linker, or an unknown kind.
         sm: number of the architecture: 90 for compute capability 9.0, 120 for 12.0.
-        suffix: "a" for code that runs on the capability `sm` alone, "f" for code that runs on the family of `sm`.
+        suffix: "a" for code that runs on the capability `sm` alone, "f" for code that runs on the family of
+            `sm`.
         stored_bytes: size of the code in the file, where the code may be compressed.
         code_bytes: size of the loaded code.
         ptx_version: version of the PTX language, major and minor; None for other forms.
@@ -35,7 +37,8 @@ class Code(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the code's name: `sm_90a`, `compute_120`, `lto_80`; or `kind16_80` if the kind is not known."""
+        """Return the code's name: `sm_90a`, `compute_120`, `lto_80`; or `kind16_80` if the kind is not
+        known."""
         stem = {"machine": "sm", "ptx": "compute", "lto": "lto"}.get(self.form, f"kind{self.kind}")
         return f"{stem}_{self.sm}{self.suffix}"
 
@@ -47,7 +50,8 @@ Container = tuple[Code, ...]
 class Problem(msgspec.Struct, frozen=True):
     """A file that could not be read, or could be read only in part.
 
-    `path`: the file or folder. `what`: the problem, the problem's reason, and the facts that the result lacks.
+    `path`: the file or folder. `what`: the problem, the problem's reason, and the facts that the result
+        lacks.
     """
 
     path: str
@@ -60,7 +64,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         compute_capability: the GPU's compute capability, for instance `9.0`.
         name: name of the GPU; "" if only a capability was given.
-        cuda_driver: newest CUDA version that the driver supports, such as `13.0`; None if no driver is considered.
+        cuda_driver: newest CUDA version that the driver supports, such as `13.0`; None if no driver is
+            considered.
     """
 
     compute_capability: str
@@ -82,10 +87,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """How one GPU can run a library, by the verdicts on the library's containers (fat binaries).
 
     Args:
-        verdict: `native`: all containers run; `partial`: some containers have no code for this GPU, the others run;
-            `jit`: some are compiled when loaded; `cannot`: none runs; `unknown`: some are unclear; `empty`: no
-            function.
-        ptx_bytes: total PTX of the containers that the driver compiles: an upper bound of the PTX that is compiled.
+        verdict: `native`: all containers run; `partial`: some containers have no code for this GPU, the
+            others run; `jit`: some are compiled when loaded; `cannot`: none runs; `unknown`: some are
+            unclear; `empty`: no function.
+        ptx_bytes: total PTX of the containers that the driver compiles: an upper bound of the PTX that is
+            compiled.
         num_too_new: number of containers that cannot run only because the driver is older than their PTX.
     """
 
@@ -106,7 +112,8 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         num_containers: number of fat binaries that can be loaded; a `.cubin` or `.ptx` file counts as one.
         architectures: the architectures of the library's code.
-        link_input: whether the code is input for the linker (`__nv_relfatbin`); the driver never loads such code.
+        link_input: whether the code is input for the linker (`__nv_relfatbin`); the driver never loads such
+            code.
         verdicts: one verdict for each GPU.
     """
 
@@ -118,7 +125,8 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary for one GPU: the number of libraries with each verdict, and the most bytes of PTX to compile."""
+    """Summary for one GPU: the number of libraries with each verdict, and the most bytes of PTX to
+    compile."""
 
     gpu: Gpu
     num_native: int

@@ -27,7 +27,8 @@ class _Tested(msgspec.Struct, frozen=True, kw_only=True, tag_field="how"):
 class Switched(_Tested, frozen=True, kw_only=True, tag="switched"):
     """The finding's candidate was switched on and off in blocks.
 
-    `arm`: the settings, as text. `speedup`: time without the candidate over time with it. `ci`: its interval at 95%.
+    `arm`: the settings, as text. `speedup`: time without the candidate over time with it. `ci`: its interval
+        at 95%.
     """
 
     arm: str
@@ -111,7 +112,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotKnown(msgspec.Struct, frozen=True):
-    """A rule without a conclusion: `missing` is the fact that the rule needed, `reason` why the fact is not known."""
+    """A rule without a conclusion: `missing` is the fact that the rule needed, `reason` why the fact is not
+    known."""
 
     id: str
     missing: str
@@ -122,8 +124,8 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
     """The step time that the loader alone, or the computation alone, would reach.
 
     Args:
-        part: "loader": a step's batches, drawn one after another; "step": a step that gets the same batch each time;
-            "both": a step of the plain window.
+        part: "loader": a step's batches, drawn one after another; "step": a step that gets the same batch
+            each time; "both": a step of the plain window.
         page_cache: whether the loader was timed with its files in the page cache ("warm") or not ("cold").
     """
 
@@ -156,9 +158,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     """Document of `dynotune diagnose --json`.
 
     Args:
-        refuted: findings whose part was delayed without an answer of the step, so that their cure saves nothing now.
-        disturbance: what disturbed the window from outside, such as "others used 47% of the cores"; "" if nothing is
-            known to have disturbed it. The verdict says so, too.
+        refuted: findings whose part was delayed without an answer of the step, so that their cure saves
+            nothing now.
+        disturbance: what disturbed the window from outside, such as "others used 47% of the cores"; "" if
+            nothing is known to have disturbed it. The verdict says so, too.
     """
 
     schema: str = "dynotune.diagnosis/2"
@@ -180,7 +183,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact in which two machines differ. `matters`: why the difference can matter; "" if no reason is known."""
+    """A fact in which two machines differ. `matters`: why the difference can matter; "" if no reason is
+    known."""
 
     fact: str
     here: Value | Unknown
@@ -206,7 +210,8 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Account of a command's memory: terms, batches that fit, possible savings. `ranks`: ranks of the first run."""
+    """Account of a command's memory: terms, batches that fit, possible savings. `ranks`: ranks of the first
+    run."""
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []

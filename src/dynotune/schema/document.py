@@ -1,7 +1,9 @@
-"""Read and write documents on disk: JSON with a schema name and a version, validated when written and when read.
+"""Read and write documents on disk: JSON with a schema name and a version, validated when written and when
+read.
 
-Arguments, names of files and output are bytes. Python represents a byte that is not UTF-8 by half of a surrogate pair,
-and JSON by its escape, `\\udcff` for 0xff: so a stored command can be started again unchanged.
+Arguments, names of files and output are bytes. Python represents a byte that is not UTF-8 by half of a
+surrogate pair, and JSON by its escape, `\\udcff` for 0xff: so a stored command can be started again
+unchanged.
 """
 
 import json
@@ -25,8 +27,8 @@ class Head(msgspec.Struct):
     schema: str = ""
 
 
-# Text that needs special care: msgspec does not write or read half of a surrogate pair, and reads long numbers without
-# a limit.
+# Text that needs special care: msgspec does not write or read half of a surrogate pair, and reads long
+# numbers without a limit.
 _RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
 LARGEST_INT = 2**64 - 1
 
@@ -37,7 +39,8 @@ def encode(document: object, *, indent: int = 1) -> bytes:
 
 
 def without_secrets(document: T) -> T:
-    """Return a copy of `document` with secrets replaced, as in the stored document, in order to show the copy."""
+    """Return a copy of `document` with secrets replaced, as in the stored document, in order to show the
+    copy."""
     whole = json_text(document)
     kept = redaction.redacted(whole)
     return document if kept == whole else parse(json_bytes(kept), type(document))
@@ -56,7 +59,9 @@ def json_text(document: object, indent: int = 1) -> str:
 
 def json_bytes(text: str) -> bytes:
     """Return the text of `json_text` as bytes."""
-    return text.encode(errors="backslashreplace")  # JSON and Python have the same escape for half a surrogate pair
+    return text.encode(
+        errors="backslashreplace"
+    )  # JSON and Python have the same escape for half a surrogate pair
 
 
 def _without_infinity(value: Any) -> Any:
@@ -75,7 +80,8 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """Parse the JSON `raw` as a value of `type_`.
 
-    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in plain words.
+    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in plain
+    words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
@@ -144,7 +150,8 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
     """Write `document` without secrets as JSON to `path`; a failure leaves no half-written file.
 
     Args:
-        to_agent: whether the document is for the agent and is written unchanged; the caller has to leave secrets out.
+        to_agent: whether the document is for the agent and is written unchanged; the caller has to leave
+            secrets out.
 
     Raises:
         CannotRunHere: the disk is full or read-only; a previous file at `path` is unchanged.
@@ -157,7 +164,8 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
 def read(path: Path, type_: type[T]) -> T:
     """Read and validate the document at `path`.
 
-    Raises RecordError: the file is missing, cut short, of another schema, or of a version this dynotune does not know.
+    Raises RecordError: the file is missing, cut short, of another schema, or of a version this dynotune does
+    not know.
     """
     with may_fail(f"read {path}", "", RecordError):
         raw = untrusted.read(path)

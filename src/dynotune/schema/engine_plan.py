@@ -16,7 +16,8 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `shapes.json`: the input shapes of one kind of module. `dtypes`: by input, with torch's names."""
+    """Document `shapes.json`: the input shapes of one kind of module. `dtypes`: by input, with torch's
+    names."""
 
     schema: str = "dynotune.shapes/1"
     module: str = ""
@@ -26,7 +27,8 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Shapes of one profile. `context_bytes`: memory of one context, scaled from torch's use; None if unmeasured."""
+    """Shapes of one profile. `context_bytes`: memory of one context, scaled from torch's use; None if
+    unmeasured."""
 
     num_calls: int
     min: Shapes
@@ -44,7 +46,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
-    """Check of an exported model against the module, in ONNX Runtime; errors are relative to the module in float64."""
+    """Check of an exported model against the module, in ONNX Runtime; errors are relative to the module in
+    float64."""
 
     provider: str
     verdict: Literal["no worse", "worse", "undecided"]
@@ -58,9 +61,11 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Document `plan.json`. `profiles`: the smallest first; `why`: the reason for their number.
 
     Args:
-        wasted: share of the profiles' largest shapes that calls leave unused; `wasted_by_one`: with a single profile.
+        wasted: share of the profiles' largest shapes that calls leave unused; `wasted_by_one`: with a single
+            profile.
         workspace_bytes: limit for the kernels' scratch memory: the device memory that other uses leave free.
-        most_error: tolerance of the outputs, relative to their root mean square; `error_from`: source of the tolerance.
+        most_error: tolerance of the outputs, relative to their root mean square; `error_from`: source of the
+            tolerance.
     """
 
     schema: str = "dynotune.engine-plan/1"

@@ -5,7 +5,15 @@ from contextlib import contextmanager
 
 FREE_SPACE = "Free some space there, or name another folder with --run-dir."
 
-CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+CONTRADICTIONS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 """Errors of Python that values raise if they have the right types but contradict each other."""
 
 
@@ -39,9 +47,12 @@ class StorageLost(CannotRunHere):
 
 
 class TooFewSteps(CannotRunHere):
-    """The command ends before enough steps were observed. `fewer`: options that ask for fewer steps, or ""."""
+    """The command ends before enough steps were observed. `fewer`: options that ask for fewer steps, or
+    ""."""
 
-    def __init__(self, made: int, wanted: int, warmup: int, *, what: str = "time", fewer: str = "--steps") -> None:
+    def __init__(
+        self, made: int, wanted: int, warmup: int, *, what: str = "time", fewer: str = "--steps"
+    ) -> None:
         less = f", or ask for fewer with {fewer}." if fewer else "."
         super().__init__(
             f"The command ends after {made} steps: too few to {what} {wanted} after {warmup} of warm-up.",
@@ -81,9 +92,11 @@ class CommandFailed(DynotuneError):
 def may_fail(
     what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere, *, left: str = ""
 ) -> Iterator[None]:
-    """Run a block that uses the disk. `what`: the block's purpose ("write X"). `left`: the state after a failure.
+    """Run a block that uses the disk. `what`: the block's purpose ("write X"). `left`: the state after a
+    failure.
 
-    Raises DynotuneError: the block raised an OSError; the error is a `kind`, with the kernel's reason and `hint`.
+    Raises DynotuneError: the block raised an OSError; the error is a `kind`, with the kernel's reason and
+    `hint`.
     """
     try:
         yield
@@ -95,7 +108,8 @@ def may_fail(
 def from_elsewhere(name: object) -> Iterator[None]:
     """Run a block that works on values of the file `name`, which anyone may have written.
 
-    Raises RecordError: values have the right types but contradict each other, so the block raised a Python error.
+    Raises RecordError: values have the right types but contradict each other, so the block raised a Python
+    error.
     """
     try:
         yield

@@ -38,7 +38,8 @@ def needed(value: T | Unknown) -> T:
 def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | Unknown]]:
     """Decorate a function to return Unknown if a fact that the function needs is missing.
 
-    With `source`, the function may also raise OSError or ValueError: the reason is then that `source` is unreadable.
+    With `source`, the function may also raise OSError or ValueError: the reason is then that `source` is
+    unreadable.
     """
 
     def decorate(question: Callable[P, T]) -> Callable[P, T | Unknown]:

@@ -27,7 +27,8 @@ class AllocConf(msgspec.Struct, frozen=True, tag="alloc_conf"):
 
 
 class Preload(msgspec.Struct, frozen=True, tag="preload"):
-    """A shared library put first in LD_PRELOAD; the value names the library, `libraries` lists where it may be."""
+    """A shared library put first in LD_PRELOAD; the value names the library, `libraries` lists where it may
+    be."""
 
     libraries: dict[str, tuple[str, ...]]
 
@@ -53,20 +54,23 @@ class Constructor(msgspec.Struct, frozen=True, tag="constructor"):
 
 
 class Method(msgspec.Struct, frozen=True, tag="method"):
-    """Site of a knob: an argument of some methods (by dotted path), passed if the agent's guard allows the change."""
+    """Site of a knob: an argument of some methods (by dotted path), passed if the agent's guard allows the
+    change."""
 
     targets: tuple[str, ...]
     argument: str
 
 
 class Module(msgspec.Struct, frozen=True, tag="module"):
-    """Site of a knob: a change of the outermost module at its first call; `action`: the change's name in the agent."""
+    """Site of a knob: a change of the outermost module at its first call; `action`: the change's name in the
+    agent."""
 
     action: str
 
 
 class Library(msgspec.Struct, frozen=True, tag="library"):
-    """Site of a knob: a change of functions of imported libraries; `action`: the change's name in the agent."""
+    """Site of a knob: a change of functions of imported libraries; `action`: the change's name in the
+    agent."""
 
     action: str
 
@@ -90,7 +94,8 @@ Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
-    """Return whether a setting at this site changes how the command is started, not the state inside its process."""
+    """Return whether a setting at this site changes how the command is started, not the state inside its
+    process."""
     return isinstance(site, Argument | Revision | Interpreter)
 
 
@@ -107,13 +112,16 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         when: latest time at which setting the knob still works.
         effect: what the knob may change besides speed.
         needs: names of the facts that `applies` reads.
-        applies: function that returns whether the knob can matter here; called only if all of `needs` are known.
+        applies: function that returns whether the knob can matter here; called only if all of `needs` are
+            known.
         unless: as text, why the knob does not apply if `applies` returns False.
-        packages: by value, the alternative packages of which one must be installed (`-headless` may follow the name).
+        packages: by value, the alternative packages of which one must be installed (`-headless` may follow
+            the name).
         doc: one or two sentences on the effect of the knob.
         hurts: when the knob makes a program worse, or its pitfalls; may be empty.
         live_fact: name of the fact of a live process that is the knob's value there; "" if no fact is.
-        not_switched: why the knob cannot be switched while a program runs; "" if possible, or if `when` is the reason.
+        not_switched: why the knob cannot be switched while a program runs; "" if possible, or if `when` is
+            the reason.
         source: where the knob is documented.
     """
 

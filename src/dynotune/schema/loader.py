@@ -15,10 +15,11 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
     """A share of the time to make samples, spent at one source line of the user's own code.
 
     Args:
-        part: "read": opening and reading files; "move": handing over to the process that draws; "wait": waiting for a
-            lock, or asleep; "own": the program's own code.
+        part: "read": opening and reading files; "move": handing over to the process that draws; "wait":
+            waiting for a lock, or asleep; "own": the program's own code.
         what: name of the library, file format, or transform class that takes the time.
-        num: number of the sampler's observations; `wall_s`: the wall-clock seconds that these observations represent.
+        num: number of the sampler's observations; `wall_s`: the wall-clock seconds that these observations
+            represent.
         function, text: the source line and its text; "" if no line of the user's own code is on the stack.
     """
 
@@ -34,19 +35,20 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """Cost of making a loader's batches in the timed window, in workers or in the process itself.
 
     Args:
-        fetch_s: mean wall time to make a batch; includes `collate_s` in the collate function and `decode_s` in known
-            decoders of images and sound; the remainder is in the data set's items.
+        fetch_s: mean wall time to make a batch; includes `collate_s` in the collate function and `decode_s`
+            in known decoders of images and sound; the remainder is in the data set's items.
         cpu_s: mean processor time to make a batch.
         busy_share: share of the workers' time in which they made batches; None without workers.
         pin_s: mean time to copy a batch to page-locked memory; None if nothing was pinned.
         num_objects: Python objects in lists and dicts of the data set, estimated.
         num_threads: torch's threads in each worker; None without workers.
-        num_distinct: number of distinct values among the first 4,096 in a plane of the batch's largest float tensor.
-        private_growth_bytes: growth of the workers' unshared memory over `private_over_s` seconds, without their first
-            second; None if not measured.
+        num_distinct: number of distinct values among the first 4,096 in a plane of the batch's largest float
+            tensor.
+        private_growth_bytes: growth of the workers' unshared memory over `private_over_s` seconds, without
+            their first second; None if not measured.
         parts: the time to make a sample by kind of work, the largest share first; [] if no sampler ran.
-        read_bytes, storage_bytes: bytes read per batch, and bytes of these from storage rather than the page cache;
-            None if the kernel does not count bytes.
+        read_bytes, storage_bytes: bytes read per batch, and bytes of these from storage rather than the page
+            cache; None if the kernel does not count bytes.
         decoded: paths of some files that were decoded.
     """
 
@@ -77,8 +79,9 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         by: how padding was recognised: the name of a mask, or a description.
-        share: share of a batch's elements that are padding; `longest_share`: this share if each batch were as long as
-            its longest row; `sorted_share`: if, in addition, rows of similar length were batched together.
+        share: share of a batch's elements that are padding; `longest_share`: this share if each batch were as
+            long as its longest row; `sorted_share`: if, in addition, rows of similar length were batched
+            together.
     """
 
     by: str
@@ -96,8 +99,10 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         context: start method of the loader's workers; None without workers.
         num_begun: number of iterations (epochs) begun so far; `num_drawn`: number of batches drawn so far.
         batch: tensors of one batch as the loader returned them; None if no batch was looked at.
-        batch_is_pinnable: False if the class of a batch has no `pin_memory` and is no container that torch can pin.
-        splits_by_worker: whether the IterableDataset or `worker_init_fn` asks for the worker's number; None for others.
+        batch_is_pinnable: False if the class of a batch has no `pin_memory` and is no container that torch
+            can pin.
+        splits_by_worker: whether the IterableDataset or `worker_init_fn` asks for the worker's number; None
+            for others.
         padding: padding in batches; None if the lengths of rows are not known.
         place: code place where the program first iterated the loader.
     """

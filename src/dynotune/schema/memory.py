@@ -1,4 +1,5 @@
-"""Documents of `dynotune memory`: the account of device memory, and what fits. Defined in docs/reference/records.md."""
+"""Documents of `dynotune memory`: the account of device memory, and what fits. Defined in
+docs/reference/records.md."""
 
 from typing import Literal, get_args
 
@@ -8,7 +9,7 @@ from dynotune.schema.facts import Unknown
 
 # fmt: off
 TermName = Literal[
-    "weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "kept", "workspaces",
+    "weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "kept", "workspaces",  # noqa: E501
     "blocks", "graph-pools", "rounding", "cache", "fragmentation", "context", "unknown",
 ]
 # fmt: on
@@ -24,7 +25,8 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         modules, lines: the modules and the source lines with most of the term's bytes.
-        blocks: for activations, the bytes of each module in a list (`layers.0`, `layers.1`), submodules included.
+        blocks: for activations, the bytes of each module in a list (`layers.0`, `layers.1`), submodules
+            included.
     """
 
     name: TermName

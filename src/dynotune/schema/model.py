@@ -15,11 +15,11 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         input_requires_grad: whether any input requires gradients; None in older records.
         output_requires_grad: whether any output requires gradients; None if the output has no tensor.
         num_input_shapes: number of distinct input shapes since the module was found; None if not counted.
-        num: number of observed calls. `num_grown`: calls with inputs that were all longer in one dimension than in the
-            call before, by at most half; `growth`: total growth. `num_synced`: calls that exchange gradients between
-            ranks.
-        seen_share: share of the sampler's observations of the step thread that were inside a call from this place; None
-            if no sampler ran.
+        num: number of observed calls. `num_grown`: calls with inputs that were all longer in one dimension
+            than in the call before, by at most half; `growth`: total growth. `num_synced`: calls that
+            exchange gradients between ranks.
+        seen_share: share of the sampler's observations of the step thread that were inside a call from this
+            place; None if no sampler ran.
     """
 
     grad_enabled: bool
@@ -39,7 +39,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights of a trained embedding. `sparse`: whether the gradients contain only the rows that were used."""
+    """Weights of a trained embedding. `sparse`: whether the gradients contain only the rows that were
+    used."""
 
     num_rows: int
     num_bytes: int
@@ -50,11 +51,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        channels_last_share: channels_last share of four-dimensional weights, by elements; None without such weights.
-        num_training: number of modules in training mode that behave differently in evaluation (dropout, batch norm).
+        channels_last_share: channels_last share of four-dimensional weights, by elements; None without such
+            weights.
+        num_training: number of modules in training mode that behave differently in evaluation (dropout, batch
+            norm).
         num_updated: number of the model's tensors that an optimizer updates.
         table: the model's largest trained embedding; None without a trained embedding.
-        wrapper: class around the model: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
+        wrapper: class around the model: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"
+            or "".
         ddp: arguments of DistributedDataParallel, and its `unused_parameters` if DDP reported these.
     """
 

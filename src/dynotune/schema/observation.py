@@ -18,22 +18,26 @@ from dynotune.schema.timing import PeriodicWork, Timing
 from dynotune.schema.trace_summary import TraceSummary
 
 FRESH_CACHES = "compile.fresh_caches"
-"""Name of a fact: the environment variables, separated by spaces, with which the program gave each of its two runs a
-compile cache of its own."""
+"""Name of a fact: the environment variables, separated by spaces, with which the program gave each of its two
+runs a compile cache of its own."""
 
 WHOLE_RUN = "command.whole_s"
-"""Name of a fact: the seconds of a whole run of the command, if the command ended by itself before it was timed."""
+"""Name of a fact: the seconds of a whole run of the command, if the command ended by itself before it was
+timed."""
 
 
 class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one process, as the agent read it at the end of the window.
 
     Args:
-        rss_growth_bytes: growth of the process's resident memory in the window, not counting files and shared memory.
-        threads: threads that ran the user's code in the window, the thread of the steps first; [] if no sampler ran.
-        rss_levels_bytes: resident memory at the ends of steps spread evenly over the window; [] if not recorded.
-        graph_nodes_growth: growth, over the window, of the number of autograd graph nodes that tensors keep alive; None
-            if too many to count, and in older records.
+        rss_growth_bytes: growth of the process's resident memory in the window, not counting files and shared
+            memory.
+        threads: threads that ran the user's code in the window, the thread of the steps first; [] if no
+            sampler ran.
+        rss_levels_bytes: resident memory at the ends of steps spread evenly over the window; [] if not
+            recorded.
+        graph_nodes_growth: growth, over the window, of the number of autograd graph nodes that tensors keep
+            alive; None if too many to count, and in older records.
         graph_nodes: number of autograd graph nodes that tensors keep alive at the window's end.
     """
 
@@ -55,8 +59,10 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
 
     Args:
         rank: None for a program of one process.
-        step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older records.
-        stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
+        step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older
+            records.
+        stack: lines on the stack of the thread of the steps, those with most samples first; [] in older
+            records.
         failed: reason by name of the part that could not be inspected.
         options: options that the program parses; [] if none of the known parsers did.
     """
@@ -95,7 +101,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """All observed facts about a command, as input of the rules. `dynotune doctor` fills in only `facts`.
 
     Args:
-        facts: facts about machine, container, interpreter and environment; `window.*`: samples in the plain window.
+        facts: facts about machine, container, interpreter and environment; `window.*`: samples in the plain
+            window.
         attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
         memory: memory of each rank on each of its devices.
         delays: how a step answered delays of its parts.

@@ -8,7 +8,8 @@ from dynotune.schema.study import Guarded
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Change of a metric's mean (higher is better) in an arm, paired over `num_samples`; `ci`: 95% interval."""
+    """Change of a metric's mean (higher is better) in an arm, paired over `num_samples`; `ci`: 95%
+    interval."""
 
     mean: float
     ci: tuple[float, float]
@@ -16,7 +17,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Band(msgspec.Struct, frozen=True):
-    """Means of the last losses under several seeds: lowest and highest of the baseline, and the arm's mean."""
+    """Means of the last losses under several seeds: lowest and highest of the baseline, and the arm's
+    mean."""
 
     num_seeds: int
     baseline: tuple[float, float]
@@ -47,11 +49,15 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether the arm is faster, its errors suit its number of bits, and no loss of the metric is proved.
+        """Return whether the arm is faster, its errors suit its number of bits, and no loss of the metric is
+        proved.
 
-        If rounding errors alone change the course of a training, errors mean nothing: the spread over seeds decides.
+        If rounding errors alone change the course of a training, errors mean nothing: the spread over seeds
+        decides.
         """
-        is_sound = self.results.ok if self.results is not None else self.band is not None and self.band.is_within
+        is_sound = (
+            self.results.ok if self.results is not None else self.band is not None and self.band.is_within
+        )
         is_faster = self.speed is not None and self.speed.verdict == "faster"
         return is_faster and is_sound and not (self.metric and self.metric.ci[1] < 0)
 

@@ -1,4 +1,5 @@
-"""Folders that only one user can write to, whatever the umask: other writers could plant code, keys and links."""
+"""Folders that only one user can write to, whatever the umask: other writers could plant code, keys and
+links."""
 
 import errno
 import os

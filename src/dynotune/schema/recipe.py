@@ -50,11 +50,13 @@ class Header(msgspec.Struct, frozen=True):
     """Source of a recipe, and the gain of all its settings together.
 
     Args:
-        speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If the
-            recipe extends another recipe, the product of both recipes' gains, since no pairs measured all settings
-            together.
-        within: whether the pairs are blocks within one process, because time was too short for fresh processes.
-        num_blocks: number of blocks within one process that state the gain together with the pairs; 0 for pairs alone.
+        speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If
+            the recipe extends another recipe, the product of both recipes' gains, since no pairs measured all
+            settings together.
+        within: whether the pairs are blocks within one process, because time was too short for fresh
+            processes.
+        num_blocks: number of blocks within one process that state the gain together with the pairs; 0 for
+            pairs alone.
         baseline: launch settings of the baseline, as text: a placeholder needs a value in the baseline, too.
     """
 
@@ -79,7 +81,8 @@ class Proof(msgspec.Struct, frozen=True):
 
     Args:
         num_pairs: number of pairs of runs; a block of an ablation contains one such pair.
-        left_out_too: knobs that were left out together with the setting, since they are meaningless without it.
+        left_out_too: knobs that were left out together with the setting, since they are meaningless without
+            it.
     """
 
     knob: str
@@ -98,7 +101,8 @@ class Recipe(msgspec.Struct, frozen=True):
     Args:
         settings: knob id to value, as written.
         facts: facts about the machine of the proof (`gpu`, `driver`, `torch`, …), without unknown facts.
-        about: by knob, a text on the knob and its effect, which is written as a comment and ignored by `read`.
+        about: by knob, a text on the knob and its effect, which is written as a comment and ignored by
+            `read`.
     """
 
     recipe: Header
@@ -130,13 +134,16 @@ def read(path: Path) -> Recipe:
         raw = untrusted.read(path, LARGEST_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.") from error
+            raise RecordError(
+                f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB."
+            ) from error
         hint = "dynotune tune -- COMMAND writes one, recipe.toml."
         raise RecordError(f"Cannot read {path}: {error.strerror}.", hint=hint) from error
     except ValueError as error:
         raise RecordError(f"Cannot read {str(path)!r}: {error}.") from error
     try:
-        # Allows the byte order mark that some editors write. A number of thousands of digits is a plain ValueError.
+        # Allows the byte order mark that some editors write. A number of thousands of digits is a plain
+        # ValueError.
         content = raw.decode("utf-8-sig")
         if _LONG_KEY.search(content):
             raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
@@ -170,7 +177,8 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a table: TOML reads a handwritten `loader.num_workers = 4` without quotes as a table in a table."""
+    """Flatten a table: TOML reads a handwritten `loader.num_workers = 4` without quotes as a table in a
+    table."""
     flat: dict[str, Any] = {}
     for key, entry in settings.items():
         inner = _flat(entry, f"{prefix}{key}.") if isinstance(entry, dict) else {prefix + key: entry}
@@ -188,7 +196,8 @@ def _check_numbers(recipe: Recipe) -> None:
     head = recipe.recipe
     stated = [("[recipe]", head.speedup, head.ci, head.num_pairs)]
     stated += [
-        (f"the proof of {proof.knob[:100]!r}", proof.speedup, proof.ci, proof.num_pairs) for proof in recipe.proof
+        (f"the proof of {proof.knob[:100]!r}", proof.speedup, proof.ci, proof.num_pairs)
+        for proof in recipe.proof
     ]
     for where, speedup, ci, num_pairs in stated:
         numbers = [*([] if speedup is None else [speedup]), *(ci or ())]
@@ -215,7 +224,8 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def text(recipe: Recipe) -> str:
-    """Return `recipe` as TOML, with comments that explain each setting and its proof. Raises UsageError: as `write`."""
+    """Return `recipe` as TOML, with comments that explain each setting and its proof. Raises UsageError: as
+    `write`."""
     recipe = document.without_secrets(recipe)
     head = recipe.recipe
     lines = commented(_introduction(recipe))
@@ -241,7 +251,9 @@ def _key(name: str) -> str:
 def _introduction(recipe: Recipe) -> list[str]:
     head = recipe.recipe
     lines = ["Apply it:          dynotune run --recipe THIS_FILE -- COMMAND"]
-    lines += ["Without rounding:  dynotune run --exact --recipe THIS_FILE -- COMMAND"] if _rounds(recipe) else []
+    lines += (
+        ["Without rounding:  dynotune run --exact --recipe THIS_FILE -- COMMAND"] if _rounds(recipe) else []
+    )
     lines += ["Prove it again:    dynotune recipe verify THIS_FILE -- COMMAND", ""]
     if head.speedup is not None:
         of_what = "blocks within one process" if head.within else "pairs of runs"
@@ -263,7 +275,9 @@ def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) 
         between = "" if ci is None else f" (between {_less(ci[0])} and {_less(ci[1])})"
         return f"{_less(speedup)} less {objective}{between}"
     between = "" if ci is None else f" (between {ci[0]:.3f} and {ci[1]:.3f})"
-    what = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to the first step"}.get(objective, "")
+    what = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to the first step"}.get(
+        objective, ""
+    )
     return f"{speedup:.3f} times as fast{what}{between}"
 
 

@@ -1,9 +1,9 @@
 """Find secrets in text that is stored or shown, and replace them.
 
-A secret is the value of a variable, an option, a key or an address field with a telling name, a token of a known form,
-or a value passed to `learn`. All functions here work on text, since commands, settings and output all end up as text:
-JSON, TOML, a line for a terminal. The agent gets the same patterns in its plan. This module uses only the standard
-library, since some readers of run folders can import no more.
+A secret is the value of a variable, an option, a key or an address field with a telling name, a token of a
+known form, or a value passed to `learn`. All functions here work on text, since commands, settings and output
+all end up as text: JSON, TOML, a line for a terminal. The agent gets the same patterns in its plan. This
+module uses only the standard library, since some readers of run folders can import no more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MARK = "@redacted"
 
 # Words of language models that look like the end of a secret's name.
-_OTHER_TOKENS = "pad eos bos unk sep cls mask image special stop start end next prev first last max min per new num"
+_OTHER_TOKENS = (
+    "pad eos bos unk sep cls mask image special stop start end next prev first last max min per new num"
+)
 _NO_TOKEN = "".join(rf"(?<!{word}[_.-]token)" for word in _OTHER_TOKENS.split())
 _KEYS = "access private secret auth account license signing master session encryption".split()  # noqa: SIM905
 # The end of a secret's name. The beginning of the name does not matter.
@@ -40,7 +42,8 @@ _STRING = r"((?:[^\"\\\n]|\\[^\n])+)"
 _BARE = r"('[^'\"]+'|\"[^\",:\n\]}]+\"|\\\"[^\"\\]+\\\"|[^\s\"'&,;\\]+)"
 
 PATTERNS: tuple[str, ...] = (
-    # In JSON: an option and the next word; an option with its value; a key and its value; a setting; a variable.
+    # In JSON: an option and the next word; an option with its value; a key and its value; a setting; a
+    # variable.
     rf"(\"-{{1,2}}{_NAME}\",\s*\")(?!-){_NONE}{_STRING}",
     rf"(\"-{{1,2}}{_NAME}=){_NONE}{_STRING}",
     rf"({_WORD}\"\s*[:=]\s*\"){_NONE}{_STRING}",
@@ -64,16 +67,18 @@ PATTERNS: tuple[str, ...] = (
     r"((?<![\w-]))(eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)",
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^\"-]+)",
 )
-"""Group 1 is kept, group 2 is the secret, which stays within its JSON string. Case is ignored, a dot matches anything.
-Matching takes time linear in the text, whatever it contains: before a secret only white space is repeated without a
-bound, and the begin of a secret is not scanned again by the next attempt."""
+"""Group 1 is kept, group 2 is the secret, which stays within its JSON string. Case is ignored, a dot matches
+anything. Matching takes time linear in the text, whatever it contains: before a secret only white space is
+repeated without a bound, and the begin of a secret is not scanned again by the next attempt."""
 
 _END = r"(?![a-z]|[_-][a-z]{2}|[0-9]{3})|[_-]?(?:value|json|b64|base|id)"
 _HINTS: dict[str, str] = {
     "secret": "",
     "credential": "",
     "token": _END,
-    "key": "|".join([r"(?<=[_-]key)", "(?<=apikey)", "(?<=private key)", *(rf"(?<={word}key)" for word in _KEYS)]),
+    "key": "|".join(
+        [r"(?<=[_-]key)", "(?<=apikey)", "(?<=private key)", *(rf"(?<={word}key)" for word in _KEYS)]
+    ),
     "pass": rf"w|ph|(?<=[_.-]pass)(?:{_END})",
     "pwd": rf"(?<=[_.-]pwd)(?:{_END})",
     "pat": rf"(?<=[_.-]pat)(?:{_END})|(?<=glpat)-|(?<=github_pat)_",
@@ -86,7 +91,8 @@ _HINTS: dict[str, str] = {
 }
 HINTS: tuple[str, ...] = tuple(f"{re.escape(literal)}(?:{beside})" for literal, beside in _HINTS.items())
 """Hints: a lower-case text without any of these strings contains no secret that the patterns find."""
-# Characters around a hint: the longest name, and the longest secret that may contain line ends, a private key.
+# Characters around a hint: the longest name, and the longest secret that may contain line ends, a private
+# key.
 _BEFORE, _AFTER = 200, 4000
 _CUT = re.compile(r"(?<!\\)(?:\\\\)*\"|\n")
 
@@ -106,7 +112,8 @@ def is_name(name: str) -> bool:
 
 
 def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterable[Setting] = ()) -> None:
-    """Remember the secrets among the values, and from now on redact these secrets wherever a program prints them."""
+    """Remember the secrets among the values, and from now on redact these secrets wherever a program prints
+    them."""
     found = {value for name, value in env.items() if is_name(name)}
     found |= {str(setting.value) for setting in settings if is_name(setting.knob)}
     text = json.dumps(list(command), ensure_ascii=False)
@@ -122,7 +129,8 @@ def redacted(text: str) -> str:
         for form in dict.fromkeys((value, shlex.quote(f" {value}")[2:-1])):
             for written in (form, json.dumps(form, ensure_ascii=False)[1:-1]):
                 text = text.replace(written, MARK)
-    # A mark may complete what an earlier pattern matches. Each round with a change leaves less text besides marks.
+    # A mark may complete what an earlier pattern matches. Each round with a change leaves less text besides
+    # marks.
     while (found := _redacted_once(text)) != text:
         text = found
     return text
@@ -140,7 +148,8 @@ def _redacted_once(text: str) -> str:
 
 
 def _suspicious(text: str) -> Iterator[tuple[int, int]]:
-    """Yield stretches around hints, cut between secrets, so that megabytes without a hint take milliseconds."""
+    """Yield stretches around hints, cut between secrets, so that megabytes without a hint take
+    milliseconds."""
     lowered = text.lower()
     if len(lowered) != len(text):  # a few letters become several in lower case
         yield 0, len(text)
@@ -159,8 +168,11 @@ def _suspicious(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _hinted(lowered: str) -> list[tuple[int, int]]:
-    """Return where hints begin and end in the text. Searching for plain words is far faster than matching patterns."""
-    found = [re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
+    """Return where hints begin and end in the text. Searching for plain words is far faster than matching
+    patterns."""
+    found = [
+        re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered
+    ]
     return sorted(match.span() for matches in found for match in matches)
 
 

@@ -37,10 +37,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         command: words of the command, which may contain placeholders such as `{run_dir}`.
         cwd: the command's working directory, absolute.
-        env: environment variables that the command inherits; `recorded` drops them, since they may contain secrets.
+        env: environment variables that the command inherits; `recorded` drops them, since they may contain
+            secrets.
         step_function: `module:function` whose return ends a step, or `dynotune.step`; None to detect steps.
         phase: the phase whose steps count; None for training, if the command trains.
-        ready_pattern: regular expression for the output line that ends a start; None: the first step ends a start.
+        ready_pattern: regular expression for the output line that ends a start; None: the first step ends a
+            start.
         seed: seed for random, numpy, torch and the order of runs; None keeps the program's own seeds.
         page_cache: "cold" drops the data files' pages before the loader is timed alone.
         sandbox: whether to work on a copy-on-write view of `cwd`, if the kernel allows it.
@@ -90,14 +92,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Instructions for the agent: document `plan.json` in the run folder.
 
     Args:
-        seed: seed that random, numpy and torch get before the program draws random numbers; None sets no seed.
+        seed: seed that random, numpy and torch get before the program draws random numbers; None sets no
+            seed.
         note_events: record the steps in which code was compiled or memory was allocated.
         observe: record the state of the process, together with its window (event `state`).
         sync_steps: wait for the device at the end of each step, in order to time single steps.
         startup: record the parts of the start (events `span`).
         pretend: as `RunSpec.pretend`.
-        watched: whether the run is watched: a full record then continues in further files, of which the newest are
-            kept, and the agent reports the signal on which the program writes its threads' stacks.
+        watched: whether the run is watched: a full record then continues in further files, of which the
+            newest are kept, and the agent reports the signal on which the program writes its threads' stacks.
         secret_hints, secret_patterns: hints and patterns of secrets, which the record leaves out: see
             `schema.redaction`.
     """
@@ -143,9 +146,11 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
 
     Args:
         value: the new value; None if the variable was removed.
-        file, line, function: the code that makes the change: the innermost frame outside the standard library's os.
+        file, line, function: the code that makes the change: the innermost frame outside the standard
+            library's os.
         kept: whether the change was prevented because a setting keeps this variable.
-        fresh: whether the value is a folder that this run made for itself: temporary, or named after its process.
+        fresh: whether the value is a folder that this run made for itself: temporary, or named after its
+            process.
     """
 
     name: str
@@ -164,11 +169,12 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
         first_step: index of the window's first step, counted from the first step of the process.
         begin_s, end_s: begin and end in seconds of CLOCK_MONOTONIC.
         num_samples: number of samples in the window; None if samples could not be counted.
-        wait_s: time inside `next()` of the loaders, and inside `iter()` when an epoch begins; None if the program drew
-            from no torch loader.
+        wait_s: time inside `next()` of the loaders, and inside `iter()` when an epoch begins; None if the
+            program drew from no torch loader.
         num_compilations: new compiled graphs inside the window (they should be none).
         num_device_allocations: cudaMalloc calls inside the window; None without CUDA.
-        pace_s: seconds of a fixed loop in Python, on average just before the window and just after it; None if unknown.
+        pace_s: seconds of a fixed loop in Python, on average just before the window and just after it; None
+            if unknown.
     """
 
     first_step: int
@@ -188,7 +194,8 @@ class TraceRecording(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         file: name of the trace file in the run folder; None, with the reason, without a file.
         first_step: index of the first recorded step, counted as in `TimedWindow`.
-        stopped_by: what ended the recording: all steps were recorded, or a limit of time or memory was reached first.
+        stopped_by: what ended the recording: all steps were recorded, or a limit of time or memory was
+            reached first.
         num_device_tensors: number of tensors on devices that the program made meanwhile.
         cupti_stays: why CUPTI is still attached to the process, which slows CUDA calls; empty if it is not.
     """
@@ -212,7 +219,8 @@ class TraceRecording(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedTrace(TraceRecording, frozen=True, kw_only=True):
     """A recording, and how much longer its steps took.
 
-    `median_step_s`, `median_before_s`: median seconds of the recorded steps, and of steps before; None if unknown.
+    `median_step_s`, `median_before_s`: median seconds of the recorded steps, and of steps before; None if
+        unknown.
     """
 
     median_step_s: float | None = None
@@ -229,7 +237,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         peak_rss_bytes: the kernel's count of peak resident memory when the process last wrote its record.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
         num_devices: number of GPUs on which the process has allocated memory; None without CUDA.
-        out_of_memory: owners of the device's memory when a failed allocation ended the process; "" without a failure.
+        out_of_memory: owners of the device's memory when a failed allocation ended the process; "" without a
+            failure.
         errors: errors of the agent itself, which are hidden from the program.
     """
 
@@ -272,9 +281,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         wall_s: seconds from the launch to the end of the process tree, or until now while the command runs.
-        exit_code: the command's exit code; minus the signal's number after a signal; None while the command runs.
-        sandbox: `overlay` if changes to files went to a copy that is now deleted, else `none`; `sandbox_reason`: why
-            there is no overlay although one was requested.
+        exit_code: the command's exit code; minus the signal's number after a signal; None while the command
+            runs.
+        sandbox: `overlay` if changes to files went to a copy that is now deleted, else `none`;
+            `sandbox_reason`: why there is no overlay although one was requested.
     """
 
     schema: str = "dynotune.run/2"

@@ -9,7 +9,8 @@ from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
 from dynotune.schema.watch import ProcessView
 
 Part = Literal["input", "host", "device", "cpu", "waiting", "unknown"]
-"""The part that holds a program up. `cpu`: the program computes on the CPU; `host`: its GPU waits for its process."""
+"""The part that holds a program up. `cpu`: the program computes on the CPU; `host`: its GPU waits for its
+process."""
 
 
 class StackLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +34,8 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
 
     Args:
         num: looks at the main thread.
-        loader_share, backward_share, optimizer_share: of these looks, those inside a DataLoader, in the backward pass,
-            and in an optimizer's step.
+        loader_share, backward_share, optimizer_share: of these looks, those inside a DataLoader, in the
+            backward pass, and in an optimizer's step.
     """
 
     num: int
@@ -67,11 +68,12 @@ class RunningDiagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="running_d
     """Document of `dynotune diagnose --pid --json`.
 
     Args:
-        rung: how far the program and this machine let dynotune look: 0 from outside, 1 with stacks, 3 with a recording.
+        rung: how far the program and this machine let dynotune look: 0 from outside, 1 with stacks, 3 with a
+            recording.
         next_rung: what the next rung needs; "" on the last one.
         recorded: the diagnosis of steps that the program recorded of itself.
-        pressure: shares of the time in which processes waited for cpu, io or memory (the kernel's PSI); of the
-            program's control group if it has one.
+        pressure: shares of the time in which processes waited for cpu, io or memory (the kernel's PSI); of
+            the program's control group if it has one.
         throttled_share: share of the time in which the CPU quota of the program's control group stopped it.
     """
 

@@ -34,7 +34,8 @@ def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
 
 
 def batches_ahead(settings: Iterable[Setting]) -> int:
-    """Return the most batches that a loader's workers have ready, with the largest values that settings ask for."""
+    """Return the most batches that a loader's workers have ready, with the largest values that settings ask
+    for."""
     asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
     for one in settings:
         if one.knob in asked and isinstance(one.value, int):

@@ -78,9 +78,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: id of the run.
-        value_s: seconds from the launch to the end of the first step, or to the output line that ends a start.
-        phases: seconds of each phase; the phases sum to `value_s`, and `other` includes Unknown phases. All phases are
-            Unknown if no Python process of the command recorded phases.
+        value_s: seconds from the launch to the end of the first step, or to the output line that ends a
+            start.
+        phases: seconds of each phase; the phases sum to `value_s`, and `other` includes Unknown phases. All
+            phases are Unknown if no Python process of the command recorded phases.
         added: growth of each cache in the start; `held`: size of each cache after the start, in bytes.
         imports: the longest imports in seconds, each including the modules imported inside.
         compiled: None if torch.compile compiled nothing.
@@ -102,7 +103,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     at_exit: bool = False
 
     def added_bytes(self, *names: CacheName) -> int:
-        """Return the bytes that the start added to these caches; empty folders that inductor leaves count 0."""
+        """Return the bytes that the start added to these caches; empty folders that inductor leaves count
+        0."""
         return sum(growth.size_bytes for growth in self.added if growth.name in names)
 
 
@@ -116,7 +118,8 @@ class StartBlock(msgspec.Struct, frozen=True):
 
 
 class VoidBlock(msgspec.Struct, frozen=True):
-    """A block that does not count, because of a cause outside the command's processes. `block`: its number, from 1."""
+    """A block that does not count, because of a cause outside the command's processes. `block`: its number,
+    from 1."""
 
     block: int
     reason: str
@@ -129,7 +132,8 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         verdict: `faster`: the command starts faster with a warm cache.
         ratio: geometric mean of the arm's times over the warm ones; None until there are two blocks.
-        saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: their confidence interval.
+        saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: their confidence
+            interval.
     """
 
     arm: CacheState
@@ -149,7 +153,8 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     """Document `startup.json`.
 
     Args:
-        run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.
+        run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first
+            step.
         pilots: starts that do not count, one of each arm, in the order `cold`, `warm`, `off`.
     """
 
@@ -176,7 +181,8 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: CacheState) -> list[Start]:
-        """Return the starts that count, else the starts of void blocks, or the pilots before the first block."""
+        """Return the starts that count, else the starts of void blocks, or the pilots before the first
+        block."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 
@@ -185,7 +191,8 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_s(starts: Sequence[Start], phase: Phase) -> float | Unknown:
-    """Return the median seconds of a phase over these starts; Unknown if any of the starts lacks the phase."""
+    """Return the median seconds of a phase over these starts; Unknown if any of the starts lacks the
+    phase."""
     values = [start.phases.get(phase, Unknown("not recorded")) for start in starts]
     unknown = next((value for value in values if isinstance(value, Unknown)), None)
     if unknown is not None:

@@ -43,14 +43,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate: a value of a knob that may help here.
 
     Args:
-        why: ids of the findings that suggest the candidate, else names of facts; empty if only the user asked.
-        bound: the largest share of the baseline's time that the candidate can save (0 to 1); Unknown without a bound.
+        why: ids of the findings that suggest the candidate, else names of facts; empty if only the user
+            asked.
+        bound: the largest share of the baseline's time that the candidate can save (0 to 1); Unknown without
+            a bound.
         predicted: the share of a step that the candidate saves in a replay of the recorded timeline.
-        needs: ids of candidates: an arm with this candidate must also have one of these; empty if it works alone.
+        needs: ids of candidates: an arm with this candidate must also have one of these; empty if it works
+            alone.
         in_process: whether the setting can change at any step, so that a single process can try it.
-        needs_warm_cache: whether the first run fills caches for later runs, for instance with compiled code; then every
-            arm with this candidate first runs once unmeasured. False if only a first run of the setting alone is
-            needed.
+        needs_warm_cache: whether the first run fills caches for later runs, for instance with compiled code;
+            then every arm with this candidate first runs once unmeasured. False if only a first run of the
+            setting alone is needed.
     """
 
     setting: Setting
@@ -75,12 +78,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rounds(self) -> bool:
-        """Return whether the setting changes how numbers are rounded, so that its results have to be checked."""
+        """Return whether the setting changes how numbers are rounded, so that its results have to be
+        checked."""
         return self.effect == "numerics"
 
     @property
     def by_user(self) -> bool:
-        """Return whether the user asked for this candidate; also true in older studies without a recorded origin."""
+        """Return whether the user asked for this candidate; also true in older studies without a recorded
+        origin."""
         return self.asked or not self.why
 
 
@@ -94,8 +99,8 @@ class NotOffered(msgspec.Struct, frozen=True):
 
     Args:
         why: ids of the findings, or descriptions of the facts, that suggest the setting.
-        forbidden: the setting's effect, if the options do not allow it; None if the reason is another one, and in
-            older studies.
+        forbidden: the setting's effect, if the options do not allow it; None if the reason is another one,
+            and in older studies.
     """
 
     setting: Setting
@@ -110,13 +115,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         arm: the arm's settings as written by `arm_key`; "" is the baseline. Older texts take this form.
         block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
-        value: value of the objective, above 0, lower is better: seconds per sample (or step), seconds, bytes, or joules
-            per sample; None if the run gave no value.
+        value: value of the objective, above 0, lower is better: seconds per sample (or step), seconds, bytes,
+            or joules per sample; None if the run gave no value.
         void: disturbances outside the arm's own processes; if there is one, the value is ignored.
-        began_s, wall_s: seconds from the first attempt's begin to the run's begin, without pauses; and the run's
-            duration.
+        began_s, wall_s: seconds from the first attempt's begin to the run's begin, without pauses; and the
+            run's duration.
         run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
-        lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one lane.
+        lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one
+            lane.
     """
 
     arm: str
@@ -177,8 +183,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         arm, against: keys of the two arms, as of a trial.
-        num_blocks: number of valid blocks with a value of each arm; within one process, of switches there and back.
-        speedup: value of `against` over value of `arm`: above 1, `arm` is better. `ci`: two-sided at `confidence`.
+        num_blocks: number of valid blocks with a value of each arm; within one process, of switches there and
+            back.
+        speedup: value of `against` over value of `arm`: above 1, `arm` is better. `ci`: two-sided at
+            `confidence`.
         p: one-sided p-value of no gain; after Holm's correction if `corrected_over` is above 1.
     """
 
@@ -220,14 +228,14 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         arm: the key of the arm, as of a trial.
         what: "losses" or "outputs".
-        reference: type of the reference run with which arm and baseline are compared, "float64" or "float32"; "" if the
-            arm is compared with the baseline, within a fixed tolerance.
-        difference: relative. With a reference, the typical error of the arm; otherwise the largest difference, in units
-            of the allowed one. `own`: the same for the baseline, without a reference between two of its runs, None if
-            not measured; `tolerance`: the allowed difference.
+        reference: type of the reference run with which arm and baseline are compared, "float64" or "float32";
+            "" if the arm is compared with the baseline, within a fixed tolerance.
+        difference: relative. With a reference, the typical error of the arm; otherwise the largest
+            difference, in units of the allowed one. `own`: the same for the baseline, without a reference
+            between two of its runs, None if not measured; `tolerance`: the allowed difference.
         ratio, ci: the arm's errors over the errors that rounding explains.
-        error_ci: of `difference`, at 95%. `baseline_error`: of the unrounded baseline; `no_worse`: whether the arm's
-            errors are proved to be no larger than that.
+        error_ci: of `difference`, at 95%. `baseline_error`: of the unrounded baseline; `no_worse`: whether
+            the arm's errors are proved to be no larger than that.
         where: as text, the place of the difference. `module`: the first module that differs; "" if not known.
         num_not_finite: values of the arm that are NaN or infinite although the baseline's are not.
         reason: one sentence with the allowed difference and why.
@@ -264,7 +272,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True, tag="parts"):
     """Speed-ups of the two parts of a recipe that holds settings that round beside others.
 
     Args:
-        exact: the settings that do not round, against the baseline; `rounding`: the whole recipe against `exact`.
+        exact: the settings that do not round, against the baseline; `rounding`: the whole recipe against
+            `exact`.
     """
 
     exact: Estimate
@@ -275,7 +284,8 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps after which a recipe that starts later but steps faster is ahead; None if it never is.
 
     Args:
-        start_s: seconds from launch to window minus the steady time of the steps before; `baseline_start_s` likewise.
+        start_s: seconds from launch to window minus the steady time of the steps before; `baseline_start_s`
+            likewise.
     """
 
     start_s: float
@@ -287,9 +297,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Arms that run in blocks together with the baseline. A round's question is fixed before its first run.
 
     Args:
-        kind: `prune` runs `whole` without each of its settings; `alone` runs each setting by itself; `check` compares
-            `whole` with one smaller arm.
-        arms: by setting's id, the arm without the setting (and settings that need it), or with the setting alone.
+        kind: `prune` runs `whole` without each of its settings; `alone` runs each setting by itself; `check`
+            compares `whole` with one smaller arm.
+        arms: by setting's id, the arm without the setting (and settings that need it), or with the setting
+            alone.
     """
 
     kind: Literal["prune", "alone", "check"]
@@ -320,17 +331,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: the study's name in a database that workers share; "" without a database.
-        run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and `window_steps` are
-            the requested numbers until the first run is planned, and then the planned numbers.
-        allow: effects that candidates of findings may have, besides exact and sampling: numerics unless the study keeps
-            to exact settings.
+        run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and
+            `window_steps` are the requested numbers until the first run is planned, and then the planned
+            numbers.
+        allow: effects that candidates of findings may have, besides exact and sampling: numerics unless the
+            study keeps to exact settings.
         whole_epochs: number of epochs in the planned window; 0 if it is not planned as such.
         stage: the current stage of the search; earlier stages are decided.
         selected: the settings that the prune stage left to confirm; None until that stage has ended.
-        confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last
-            faster one of `within`; None if there is neither.
+        confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these,
+            the last faster one of `within`; None if there is neither.
         wants_time: whether the finished study may prove more in a larger budget.
-        parts: what settings of the recipe give with and without those that round; None for a recipe of one kind.
+        parts: what settings of the recipe give with and without those that round; None for a recipe of one
+            kind.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
 
@@ -377,7 +390,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per(self) -> Unit:
-        """Return what a value of the objective is divided by: a sample, or a step where samples are not counted.
+        """Return what a value of the objective is divided by: a sample, or a step where samples are not
+        counted.
 
         Fresh runs fix the unit of a study. Before any, it is that of the blocks within one process.
         """
@@ -397,7 +411,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def findings(self) -> list[Finding]:
-        """Return the diagnosis's findings; those with a candidate that ran in blocks have that as their test."""
+        """Return the diagnosis's findings; those with a candidate that ran in blocks have that as their
+        test."""
         if isinstance(self.diagnosis, Unknown):
             return []
         proved = [one for one in self.within if one.speedup is not None and not one.only_chooses]

@@ -12,7 +12,8 @@ MOST_RECORDED_S = 60.0
 
 
 class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting for the agent, with its site as plain data. `keep`: whether to undo changes by the program."""
+    """A setting for the agent, with its site as plain data. `keep`: whether to undo changes by the
+    program."""
 
     knob: str
     value: bool | int | float | str
@@ -29,7 +30,8 @@ class _At(msgspec.Struct, frozen=True, kw_only=True):
 class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
     """Time `num_steps` steps as a whole, with the device synchronised at both ends.
 
-    `whole_bursts`: whether a window that waits for the loader ends early, after equally many batches of each worker.
+    `whole_bursts`: whether a window that waits for the loader ends early, after equally many batches of each
+        worker.
     """
 
     num_steps: int
@@ -40,7 +42,8 @@ class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
     """Record `num_steps` steps with torch's profiler, which needs one more step before to get ready.
 
     `stacks`, `shapes`, `memory`: whether to record Python's frames, the shapes of inputs, and allocations.
-    `most_s`: seconds after which no further step is recorded, since recording can make steps many times as long.
+    `most_s`: seconds after which no further step is recorded, since recording can make steps many times as
+        long.
     """
 
     num_steps: int
@@ -65,16 +68,21 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
 
     Args:
         arms: the settings of each.
-        num_blocks: number of blocks per arm: two runs of steps with and two without the arm, in the order ABBA or BAAB.
+        num_blocks: number of blocks per arm: two runs of steps with and two without the arm, in the order
+            ABBA or BAAB.
         stretch_steps: fewest steps in each of a block's four runs of steps.
         seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
-        waits: share of their time for which steps wait for the loader. Its workers make batches at the same time, so
-            batches come in bursts; above a share of 5%, each run of steps has equally many batches of each worker.
-        num_results: number of calls per arm whose results are compared with results of these calls without the arm.
-        rounding: relative rounding error that the arms may cause; a copy of the module with this error is called, too.
+        waits: share of their time for which steps wait for the loader. Its workers make batches at the same
+            time, so batches come in bursts; above a share of 5%, each run of steps has equally many batches
+            of each worker.
+        num_results: number of calls per arm whose results are compared with results of these calls without
+            the arm.
+        rounding: relative rounding error that the arms may cause; a copy of the module with this error is
+            called, too.
         give_up_slow: whether an arm whose steps take far longer gets no more blocks.
-        caches: variables that name the compilers' cache folders; set before an arm compiles for the first time.
+        caches: variables that name the compilers' cache folders; set before an arm compiles for the first
+            time.
     """
 
     arms: list[list[PlannedSetting]]
@@ -90,17 +98,21 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
 
 
 class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
-    """Record the program's results from its first step on: losses, or digests of outputs if nothing is trained.
+    """Record the program's results from its first step on: losses, or digests of outputs if nothing is
+    trained.
 
     Args:
         num_values: number of losses, or of calls.
-        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
-            outermost module.
-        nudge: relative change, up or down, of each weight of an outermost module before its first call, and of each
-            innermost module's output, which simulates rounding.
-        reference: `float64` or `float32`: outermost modules and their inputs get this type, and autocast is off.
-        metric: `module:function` that gets an output and the module's inputs, and returns one or more numbers.
-        still: whether to switch off dropout, and to record the outputs of all inner modules in the first call.
+        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of
+            an outermost module.
+        nudge: relative change, up or down, of each weight of an outermost module before its first call, and
+            of each innermost module's output, which simulates rounding.
+        reference: `float64` or `float32`: outermost modules and their inputs get this type, and autocast is
+            off.
+        metric: `module:function` that gets an output and the module's inputs, and returns one or more
+            numbers.
+        still: whether to switch off dropout, and to record the outputs of all inner modules in the first
+            call.
     """
 
     num_values: int
@@ -118,11 +130,13 @@ class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
 
 
 class RecordHistory(_At, frozen=True, kw_only=True, tag="record-history"):
-    """Record the caching allocator from the device's first use to the given step; only as a task of the plan."""
+    """Record the caching allocator from the device's first use to the given step; only as a task of the
+    plan."""
 
 
 class RecordShapes(_At, frozen=True, kw_only=True, tag="record-shapes"):
-    """Count the input shapes of outermost modules, for `num_calls` calls or for `most_s` seconds from the first one.
+    """Count the input shapes of outermost modules, for `num_calls` calls or for `most_s` seconds from the
+    first one.
 
     `onnx`: then export the largest module to `model.onnx` in the run folder.
     """

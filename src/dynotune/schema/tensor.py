@@ -6,7 +6,8 @@ import msgspec
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor that the agent observed.
 
-    `pinned`: None for a tensor outside host memory. `channels_last`: None unless the tensor has four dimensions.
+    `pinned`: None for a tensor outside host memory. `channels_last`: None unless the tensor has four
+        dimensions.
     """
 
     shape: list[int]

@@ -1,7 +1,7 @@
 """Text and numbers in the syntax of TOML.
 
-tomli-w writes no comments, which readers of recipes need; so this module has its own writer, tested against Python's
-reader. Source: https://toml.io/en/v1.0.0
+tomli-w writes no comments, which readers of recipes need; so this module has its own writer, tested against
+Python's reader. Source: https://toml.io/en/v1.0.0
 """
 
 import math
@@ -17,7 +17,8 @@ LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """Write one value or a list. Raises UsageError: text as for `quoted`, or a number that is too large for TOML."""
+    """Write one value or a list. Raises UsageError: text as for `quoted`, or a number that is too large for
+    TOML."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):
@@ -36,7 +37,8 @@ def value(given: Scalar | Sequence[Scalar]) -> str:
 def quoted(text: str) -> str:
     """Return `text` as a basic string on one line, which YAML reads as the same string.
 
-    Unprintable characters are escaped, so that none can move a terminal's cursor or turn the direction of writing.
+    Unprintable characters are escaped, so that none can move a terminal's cursor or turn the direction of
+    writing.
 
     Raises UsageError: the text has a NUL or half of a surrogate pair (a file name that is not UTF-8).
     """
@@ -50,7 +52,8 @@ def quoted(text: str) -> str:
 
 
 def arguments(words: Sequence[str]) -> str:
-    """Write a command as a list. A word that is not UTF-8, impossible in TOML, becomes `{ percent = "caf%E9" }`."""
+    """Write a command as a list. A word that is not UTF-8, impossible in TOML, becomes `{ percent = "caf%E9"
+    }`."""
     return "[" + ", ".join(map(_argument, words)) + "]"
 
 
@@ -70,7 +73,8 @@ def argument(told: object) -> object:
 
 
 def commented(lines: Iterable[str]) -> list[str]:
-    """Write each line as a comment, with unprintable characters escaped, so that no character ends the comment."""
+    """Write each line as a comment, with unprintable characters escaped, so that no character ends the
+    comment."""
     return [f"# {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}".rstrip() for line in lines]
 
 

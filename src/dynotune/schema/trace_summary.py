@@ -14,13 +14,15 @@ Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loa
 
 RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
 RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
-"""Phases of a rank's own work in a step, without communication and waits. `other`: work between update and batch."""
+"""Phases of a rank's own work in a step, without communication and waits. `other`: work between update and
+batch."""
 
 SHORT_KERNEL_S = 10e-6
 """Queueing a kernel shorter than this takes the host longer than running the kernel takes the device."""
 SMALL_COPY_BYTES = 64 * 1024
 MANY_SMALL_COPIES = 100
-"""Size in bytes below which a copy takes only latency, and the number of these small copies per step that is many."""
+"""Size in bytes below which a copy takes only latency, and the number of these small copies per step that is
+many."""
 
 PRODUCTS: tuple[str, ...] = (
     "matmul",
@@ -39,8 +41,8 @@ class Place(msgspec.Struct, frozen=True):
     """A place in the program; "" for a field that the trace does not show.
 
     Args:
-        function: Python function with file and line, `train.py(31): step`: the innermost function of the user's code,
-            else the innermost function of any code.
+        function: Python function with file and line, `train.py(31): step`: the innermost function of the
+            user's code, else the innermost function of any code.
         operator: outermost operator or annotation below that function, `aten::item`.
         call: CUDA call, `cudaStreamSynchronize`.
     """
@@ -73,7 +75,8 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of one device of one rank in the time window; `first_gap` is None if the window does not begin idle."""
+    """Seconds of one device of one rank in the time window; `first_gap` is None if the window does not begin
+    idle."""
 
     rank: int | None
     device: int
@@ -92,7 +95,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> Shares:
-        """Return shares of the time window; time in which only copies and communication ran is communication."""
+        """Return shares of the time window; time in which only copies and communication ran is
+        communication."""
         window_s, overlap = self.window_s or 1.0, self.overlap
         exposed_s = overlap.communication_s + overlap.copy_and_communication_s
         beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s
@@ -133,7 +137,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 class Copies(msgspec.Struct, frozen=True, kw_only=True):
     """Copies of one kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH" or "unknown".
 
-    `pinned`: None if no host memory takes part or it is not recorded; `bytes_per_s`: None if no size is known.
+    `pinned`: None if no host memory takes part or it is not recorded; `bytes_per_s`: None if no size is
+        known.
     """
 
     rank: int | None
@@ -224,7 +229,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of ranks. `stragglers`: the ranks that the others wait for, the slowest first; old records lack it."""
+    """Comparison of ranks. `stragglers`: the ranks that the others wait for, the slowest first; old records
+    lack it."""
 
     ranks: list[RankTime]
     imbalance: float | None
@@ -255,12 +261,14 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """A loop of the program: what one call of a function does again and again.
 
     Args:
-        function: the user's function that holds the loop, with its file and first line, `net.py(31): forward`.
+        function: the user's function that holds the loop, with its file and first line, `net.py(31):
+            forward`.
         callee: what takes most of a turn: a function, or an operator that the loop calls itself.
         turns: number of turns in one call of the function; `calls`: number of such calls in a step.
-        launches: mean number of launches in a turn, those of its backward pass included; without a device, of operators
-            that no other operator calls.
-        share, num_share: share of the window's device work, or operators, that the loop makes, by time and by number.
+        launches: mean number of launches in a turn, those of its backward pass included; without a device, of
+            operators that no other operator calls.
+        share, num_share: share of the window's device work, or operators, that the loop makes, by time and by
+            number.
     """
 
     function: str
@@ -297,7 +305,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: id of the cause and its finding; docs/reference/trace.md defines each cause.
-        lost_s: upper bound, by the cause's definition, of the seconds of the window that removing the cause would save.
+        lost_s: upper bound, by the cause's definition, of the seconds of the window that removing the cause
+            would save.
         share: `lost_s` as a share of the window.
         claim: one sentence that states the loss.
         evidence: the figures behind the claim.
@@ -334,9 +343,10 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         num_steps: number of steps; None if steps are neither marked nor found, as `step_source` states.
         shares: shares of the time window; None without a device.
         loops: the program's loops in the slowest rank's trace; [] without stacks, and in older records.
-        recomputed: share of forward passes inside the backward pass, of the device's work; without a device, of the
-            window. None without stacks, and in older records.
-        unsynced: copies to the host's page-locked memory that the program read at once, without waiting for them.
+        recomputed: share of forward passes inside the backward pass, of the device's work; without a device,
+            of the window. None without stacks, and in older records.
+        unsynced: copies to the host's page-locked memory that the program read at once, without waiting for
+            them.
         unknown: facts that this trace lacks, each with the reason.
         notes: sentences on incomplete data in the trace.
     """
@@ -371,7 +381,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
 
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause in both traces. Times are per step if both traces have known steps, else those of the window."""
+    """One cause in both traces. Times are per step if both traces have known steps, else those of the
+    window."""
 
     id: str
     before_s: float
@@ -380,7 +391,8 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune trace A B --json`: what changed. Single recordings give no interval, so no proof."""
+    """Document of `dynotune trace A B --json`: what changed. Single recordings give no interval, so no
+    proof."""
 
     schema: str = "dynotune.trace_difference/2"
     before: TraceSummary

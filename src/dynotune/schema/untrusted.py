@@ -1,8 +1,8 @@
 """Open files that anyone may have written.
 
-Only ordinary files are opened: a pipe makes its reader wait, and a device may never end. Every reader of the parent
-uses this module, except for files of the package itself, of the kernel, and of the user's own state folder
-(`tests/test_untrusted.py` lists these).
+Only ordinary files are opened: a pipe makes its reader wait, and a device may never end. Every reader of the
+parent uses this module, except for files of the package itself, of the kernel, and of the user's own state
+folder (`tests/test_untrusted.py` lists these).
 """
 
 import contextlib
@@ -21,8 +21,9 @@ def opened(path: Path, *, link: bool = True) -> Iterator[BufferedReader]:
     """Open an ordinary file, or an open descriptor (/dev/stdin), for reading; never wait for another process.
 
     Args:
-        link: whether `path` may be a link. False for names that dynotune or its agent chose, in a folder to which the
-            command or other users write: there a link leads to a file that the reader was not given.
+        link: whether `path` may be a link. False for names that dynotune or its agent chose, in a folder to
+            which the command or other users write: there a link leads to a file that the reader was not
+            given.
 
     Raises OSError: the file cannot be opened, or is a folder, a pipe, a device or a refused link.
     """

@@ -1,6 +1,7 @@
 """The state that `dynotune watch` displays: computed once a second, and shown by terminal, page and metrics.
 
-Terminal, page and metrics derive the label and format of a value from the unit at the end of the field's name.
+Terminal, page and metrics derive the label and format of a value from the unit at the end of the field's
+name.
 """
 
 from typing import Literal
@@ -48,7 +49,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the run; rates and shares are averages over the last ten seconds.
 
-    `role`: what the process does, in words. `is_worker`: whether it makes batches for a process that makes steps.
+    `role`: what the process does, in words. `is_worker`: whether it makes batches for a process that makes
+        steps.
     """
 
     pid: int
@@ -83,7 +85,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same time in seconds since 1970."""
+    """State of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same time in seconds since
+    1970."""
 
     schema: str = "dynotune.view/1"
     command: list[str]

@@ -1,9 +1,9 @@
 """Search for settings: which arms to run, in which order, and which settings belong in a recipe.
 
-Here: the candidates (from a diagnosis, facts and the user's requests), the four stages of a search, the bench that runs
-arms of the user's command, and the study as a whole (`tune`). Elsewhere: launching and timing arms and judging pairs
-(`measure`); findings (`doctor`); reading and checking recipes (`recipes`). The stages get a `StudyBench` and
-launch nothing themselves: in tests and benchmarks they run on tables of times.
+Here: the candidates (from a diagnosis, facts and the user's requests), the four stages of a search, the bench
+that runs arms of the user's command, and the study as a whole (`tune`). Elsewhere: launching and timing arms
+and judging pairs (`measure`); findings (`doctor`); reading and checking recipes (`recipes`). The stages get a
+`StudyBench` and launch nothing themselves: in tests and benchmarks they run on tables of times.
 """
 
 from dynotune.search import tune

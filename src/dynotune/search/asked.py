@@ -20,7 +20,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        settings: settings to try, without repeats; `extra_knobs`: knobs of which dynotune chooses values to try.
+        settings: settings to try, without repeats; `extra_knobs`: knobs of which dynotune chooses values to
+            try.
         excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is tried.
     """
 
@@ -48,8 +49,8 @@ def parse(
     """Parse the options of the command line. `exact`: try no setting that rounds.
 
     Raises:
-        UsageError: an option names an effect, knob or value that does not exist, or a knob that dynotune never sets; or
-            options contradict each other.
+        UsageError: an option names an effect, knob or value that does not exist, or a knob that dynotune
+            never sets; or options contradict each other.
     """
     allowed = frozenset([*(WITHOUT_ROUNDING if exact else UNASKED), *map(_effect, allow)])
     settings = [_settable(knobs.parse(text)) for text in extra if "=" in text]
@@ -80,7 +81,8 @@ def refuse_rounding(asked: Asked) -> None:
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Return, for the baseline, the first value of each placeholder without a value in `settings`; else UsageError."""
+    """Return, for the baseline, the first value of each placeholder without a value in `settings`; else
+    UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):
@@ -105,13 +107,17 @@ def _effect(word: str) -> Effect:
         if effect == word:
             return effect
     known = [effect for effect in effects if effect not in (*UNASKED, "system")]
-    raise UsageError(f"--allow {word} is no effect.", hint=f"It is {' or '.join(known)}; `dynotune knobs` lists them.")
+    raise UsageError(
+        f"--allow {word} is no effect.", hint=f"It is {' or '.join(known)}; `dynotune knobs` lists them."
+    )
 
 
 def _with_values(knob_id: str) -> str:
     knob = knobs.get(knob_id)
     if isinstance(knob.site, Env):
-        raise UsageError(f"--try {knob_id} names no value; it can be any text.", hint=f"Write --try {knob_id}=VALUE.")
+        raise UsageError(
+            f"--try {knob_id} names no value; it can be any text.", hint=f"Write --try {knob_id}=VALUE."
+        )
     return knob.id
 
 
@@ -121,7 +127,9 @@ def _values(text: str) -> list[Setting]:
     if not equals or not all(words):
         raise UsageError(
             f"--values {text} is not a knob with values.",
-            hint="For example --values loader.num_workers=2,4,8. A value with a comma in it: --try KNOB=VALUE.",
+            hint=(
+                "For example --values loader.num_workers=2,4,8. A value with a comma in it: --try KNOB=VALUE."
+            ),
         )
     return list(dict.fromkeys(_settable(knobs.parse(f"{knob_id}={word}")) for word in words))
 

@@ -33,12 +33,14 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     unsuited: tuple[str, ...] = ()
 
 
-# A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the candidates of
-# `loader.num_workers` of which its arm must have one. Needed candidates need nothing themselves.
+# A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the
+# candidates of `loader.num_workers` of which its arm must have one. Needed candidates need nothing
+# themselves.
 
 
 def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
-    """Return the settings whose needs the others meet, in their order; a setting that is no candidate needs none."""
+    """Return the settings whose needs the others meet, in their order; a setting that is no candidate needs
+    none."""
     needed = {one.id: one.needs for one in candidates if one.needs}
     ids = set(map(str, settings))
     return [one for one in settings if str(one) not in needed or not ids.isdisjoint(needed[str(one)])]
@@ -81,7 +83,8 @@ class StudyBench(Protocol):
     """A command that can be run with the settings of any arm, on a machine or in a simulation.
 
     Args:
-        journal: the study; the bench adds its trials, and facts about its runs, such as window, unit and step.
+        journal: the study; the bench adds its trials, and facts about its runs, such as window, unit and
+            step.
     """
 
     journal: Journal[Study]
@@ -102,18 +105,23 @@ class StudyBench(Protocol):
         """Fix the timed window of all measured runs, unless the window is already fixed."""
 
     def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
-        """Have the lane's host run a block, or, if this host is lost, another host; None if no host is left."""
+        """Have the lane's host run a block, or, if this host is lost, another host; None if no host is
+        left."""
 
     def compile_beside(self, arm: Arm) -> None:
-        """Begin to fill the compilers' caches for an arm by a second start, if the machine has room for one."""
+        """Begin to fill the compilers' caches for an arm by a second start, if the machine has room for
+        one."""
 
     def wait_for_compiled(self, limit_s: float) -> None:
         """Wait until that second start has ended, at most `limit_s`; then nothing runs beside any more."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
-        """Compare each arm with the baseline in turns within one process; an arm that fails has no estimate."""
+        """Compare each arm with the baseline in turns within one process; an arm that fails has no
+        estimate."""
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
+    def test(
+        self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf
+    ) -> Tested:
         """Compare one arm with the baseline in blocks within one process, until there is a verdict.
 
         Args:
@@ -123,13 +131,15 @@ class StudyBench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """Return the trial, added to the journal, of results that differ or could not be checked; else None."""
+        """Return the trial, added to the journal, of results that differ or could not be checked; else
+        None."""
 
     def check_s(self, arm: Arm) -> float:
         """Return the approximate seconds that `check` of this arm takes; 0 if the check needs no run."""
 
     def run_s(self, arm: Arm) -> float:
-        """Return the approximate seconds of a run of the arm; before its first run, of a run of the baseline."""
+        """Return the approximate seconds of a run of the arm; before its first run, of a run of the
+        baseline."""
 
     def least_run_s(self) -> float:
         """Return the fewest seconds that a run of the baseline may take, by what is known so far.

@@ -1,7 +1,9 @@
-"""Fill the compilers' caches by a second start of the command, beside a live run that measures what compiles nothing.
+"""Fill the compilers' caches by a second start of the command, beside a live run that measures what compiles
+nothing.
 
-Compiling takes a minute in large programs, during which a live run makes no step. The second start runs on the other
-half of the cores, ends after its first steps, and measures nothing; then the live run finds the compiled code.
+Compiling takes a minute in large programs, during which a live run makes no step. The second start runs on
+the other half of the cores, ends after its first steps, and measures nothing; then the live run finds the
+compiled code.
 """
 
 import time
@@ -16,14 +18,15 @@ from dynotune.schema.arm import Arm
 from dynotune.schema.errors import DynotuneError
 
 STEPS = 5
-"""Steps of the second start: the first runs as written, the next compile forward, backward and optimizer, and a graph
-is captured after one more."""
+"""Steps of the second start: the first runs as written, the next compile forward, backward and optimizer, and
+a graph is captured after one more."""
 FEWEST_CORES = 4
 """Fewest cores for a second start: with fewer, compiling takes them from the run that is measured."""
 NICE = 10
 
 Launch = Callable[[Arm, lanes.Lane, Callable[[list[Record]], bool], Callable[[], object]], Outcome]
-"""Run the command with an arm on the cores of a lane, until the records are enough; the last function may stop it."""
+"""Run the command with an arm on the cores of a lane, until the records are enough; the last function may
+stop it."""
 
 
 class Beside:
@@ -43,10 +46,13 @@ class Beside:
         self._has_ended = False
 
     def begin(self, arm: Arm) -> bool:
-        """Start the command with the arm, if there are cores for it and none was started; return whether it started."""
+        """Start the command with the arm, if there are cores for it and none was started; return whether it
+        started."""
         if not self._can or self._begun is not None:
             return False
-        self._watcher.say(f"A second start of the command compiles it beside, on {len(self._lane.cpus)} cores.")
+        self._watcher.say(
+            f"A second start of the command compiles it beside, on {len(self._lane.cpus)} cores."
+        )
         self._begun = self._side.begin(self._lane, partial(self._compiled, arm))
         return True
 
@@ -58,9 +64,13 @@ class Beside:
         with suppress(TimeoutError):
             failed = self._begun.result(timeout=max(0.0, limit_s))
         if failed:
-            self._watcher.say(f"The second start failed, so compiling has its turn in the first one: {failed}")
+            self._watcher.say(
+                f"The second start failed, so compiling has its turn in the first one: {failed}"
+            )
         elif not self._begun.done():
-            self._watcher.say(f"The second start compiled for {time.monotonic() - began_s:.0f} s more, and was ended.")
+            self._watcher.say(
+                f"The second start compiled for {time.monotonic() - began_s:.0f} s more, and was ended."
+            )
         self.end()
 
     def end(self) -> None:

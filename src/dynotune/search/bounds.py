@@ -1,4 +1,5 @@
-"""Bound the share of the time that a setting can save, by the diagnosis; reports compare the bounds with results."""
+"""Bound the share of the time that a setting can save, by the diagnosis; reports compare the bounds with
+results."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +13,11 @@ from dynotune.schema.study import Candidate, Study
 from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
-"""Objectives whose savings the share of a step bounds; the share does not bound the power of a waiting device."""
+"""Objectives whose savings the share of a step bounds; the share does not bound the power of a waiting
+device."""
 RUNS_DIFFER = 0.05
-"""Relative difference between two equal runs, allowed for since upper bound and plain step are measured only once."""
+"""Relative difference between two equal runs, allowed for since upper bound and plain step are measured only
+once."""
 _ONLY_LOADING = (
     "loader.prefetch_factor",
     "loader.persistent_workers",
@@ -29,7 +32,8 @@ _OF_MAKING = ("collate-heavy", "decode-bound")
 """Findings whose share is the cost of making batches, a cost that no setting changes."""
 
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
-"""The finding's share is the saving of TF32; half types save more of the products, and of all other kernels."""
+"""The finding's share is the saving of TF32; half types save more of the products, and of all other
+kernels."""
 
 NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 
@@ -37,11 +41,12 @@ NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 def bound(
     setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, present: Present, objective: Objective
 ) -> tuple[float | Unknown, str]:
-    """Return the largest share of the baseline's time that the setting can save, and the source of this bound.
+    """Return the largest share of the baseline's time that the setting can save, and the source of this
+    bound.
 
-    If all shares of the findings that name the setting are known, their sum is a bound. A setting that only makes
-    batches ready sooner saves at most the step's wait for batches, and at most the gain of steps that get one batch
-    again and again; and n workers make batches at most n times as fast as a single worker.
+    If all shares of the findings that name the setting are known, their sum is a bound. A setting that only
+    makes batches ready sooner saves at most the step's wait for batches, and at most the gain of steps that
+    get one batch again and again; and n workers make batches at most n times as fast as a single worker.
     """
     if objective not in OF_TIME:
         return NOT_OF_TIME, ""
@@ -69,8 +74,9 @@ def bound(
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
     """Return the bounds of a setting that can only make batches ready sooner; empty for any other setting.
 
-    Without workers, the step's wait is all of the work that a worker would do; with workers, the wait for workers.
-    The wait excludes batches that the process made beside the device's work: then the bound is higher than necessary.
+    Without workers, the step's wait is all of the work that a worker would do; with workers, the wait for
+    workers. The wait excludes batches that the process made beside the device's work: then the bound is
+    higher than necessary.
     """
     now, num, shares = present.get("loader.num_workers"), setting.value, diagnosis.shares
     limits: list[tuple[float, str]] = []
@@ -86,37 +92,45 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
     if not isinstance(diagnosis.upper_bounds, Unknown):
         step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.upper_bounds}
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
-        # The computation alone cannot take longer than the whole step: if it does, a disturbance lengthened that run.
+        # The computation alone cannot take longer than the whole step: if it does, a disturbance lengthened
+        # that run.
         if ratio <= 1 + RUNS_DIFFER:
-            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that gets the same batch each time"))
+            limits.insert(
+                0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that gets the same batch each time")
+            )
     if isinstance(shares, Shares):
         limits.insert(0, (shares.input, "the wait for the loader"))
     return limits
 
 
 def bound_log(candidate: Candidate) -> float:
-    """Return the largest possible gain of a candidate, as the logarithm of a ratio; infinite without a bound."""
+    """Return the largest possible gain of a candidate, as the logarithm of a ratio; infinite without a
+    bound."""
     if isinstance(candidate.bound, Unknown) or candidate.bound >= 1:
         return math.inf
     return -math.log1p(-max(0.0, candidate.bound))
 
 
 def worth_trying(study: Study) -> list[Candidate]:
-    """Return the candidates that may gain more than the margin or that the user asked for, in predicted order.
+    """Return the candidates that may gain more than the margin or that the user asked for, in predicted
+    order.
 
-    The user's own candidates come first, then those that a finding names, then the rest. If several numbers of workers
-    have the same bound, the first of them is the one that keeps up with the step that all other settings leave.
+    The user's own candidates come first, then those that a finding names, then the rest. If several numbers
+    of workers have the same bound, the first of them is the one that keeps up with the step that all other
+    settings leave.
     """
     may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
     enough = _enough_workers(may_gain)
-    return sorted(may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one), one.setting != enough))
+    return sorted(
+        may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one), one.setting != enough)
+    )
 
 
 def _enough_workers(candidates: Sequence[Candidate]) -> Setting | None:
     """Return the fewest workers that keep up with the step after all other settings save their bounds.
 
-    The fewest workers with the best bound keep up with the step as it is. A loader too slow for the faster step would
-    hide the gain of the other settings. None if fewer than two numbers of workers are candidates.
+    The fewest workers with the best bound keep up with the step as it is. A loader too slow for the faster
+    step would hide the gain of the other settings. None if fewer than two numbers of workers are candidates.
     """
     workers = [one for one in candidates if one.setting.knob == "loader.num_workers" and one.setting.value]
     most = max(map(bound_log, workers), default=0.0)

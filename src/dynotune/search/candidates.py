@@ -32,7 +32,8 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
 }
 """By objective, the kinds of findings whose candidates can improve the objective."""
 MUCH_HOST = 0.25
-"""Share of a step that the device waits for the host, from which on replayed graphs save more than fused kernels."""
+"""Share of a step that the device waits for the host, from which on replayed graphs save more than fused
+kernels."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
@@ -55,9 +56,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that candidates have to fit.
 
     Args:
-        env: environment variables that the command inherits; `present`: values of knobs that the program already has.
+        env: environment variables that the command inherits; `present`: values of knobs that the program
+            already has.
         num_ranks: number of the command's processes on this machine that run steps.
-        compiles: whether the program uses torch.compile; then each arm that changes its graphs compiles again.
+        compiles: whether the program uses torch.compile; then each arm that changes its graphs compiles
+            again.
         refused: function that returns why a setting cannot be applied here; "" for a setting that can.
     """
 
@@ -95,7 +98,8 @@ def offered(
 
 
 def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
-    """Return a function that returns why a setting cannot be launched together with the settings of `run`, or ""."""
+    """Return a function that returns why a setting cannot be launched together with the settings of `run`, or
+    ""."""
 
     def refused(setting: Setting) -> str:
         try:
@@ -121,7 +125,9 @@ def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidat
         return []
     if bound < policy.MUCH_TO_COMPILE:
         return []
-    waits = isinstance(observation.attribution, Attribution) and observation.attribution.shares.host >= MUCH_HOST
+    waits = (
+        isinstance(observation.attribution, Attribution) and observation.attribution.shares.host >= MUCH_HOST
+    )
     return [
         Candidate(
             setting=mode,
@@ -142,7 +148,8 @@ def candidates(
     objective: Objective = "throughput",
     by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """List the candidates of findings, the user and facts (`by_facts`) that fit this machine, largest bound first.
+    """List the candidates of findings, the user and facts (`by_facts`) that fit this machine, largest bound
+    first.
 
     Raises UsageError: the user wants a knob tried, but dynotune knows no values to try for it.
     """
@@ -157,7 +164,9 @@ def candidates(
             asked=asked.names(setting),
             bound=bounded[0],
             bound_by=bounded[1],
-            needs=makers if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
+            needs=makers
+            if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0
+            else [],
             needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
             in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
         )
@@ -172,12 +181,18 @@ def candidates(
             refused[setting] = NotOffered(setting, "the program has it already")
         else:
             offered.setdefault(setting, [])
-    makers = [str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0]
+    makers = [
+        str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0
+    ]
     if machine.present.get("loader.num_workers") == 0 and not makers:
         for setting in [setting for setting in offered if knobs.needs_workers(setting)]:
-            refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
+            refused[setting] = NotOffered(
+                setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting))
+            )
     of_facts = {
-        each.setting.knob: (each.bound, each.bound_by) for each in by_facts if not isinstance(each.bound, Unknown)
+        each.setting.knob: (each.bound, each.bound_by)
+        for each in by_facts
+        if not isinstance(each.bound, Unknown)
     }
     found = []
     for setting, why in offered.items():
@@ -204,7 +219,8 @@ def candidates(
 
 
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
-    """Refuse the user's settings that cannot be applied here, before anything runs; return cautions about the others.
+    """Refuse the user's settings that cannot be applied here, before anything runs; return cautions about the
+    others.
 
     Raises DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
     """
@@ -249,8 +265,11 @@ def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
     return fit
 
 
-def _refusal(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> NotOffered | None:
-    """Return why a setting for a finding of `kind` is not tried, user-changeable reasons first; None if it is tried."""
+def _refusal(
+    setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective
+) -> NotOffered | None:
+    """Return why a setting for a finding of `kind` is not tried, user-changeable reasons first; None if it is
+    tried."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return NotOffered(setting, _LEFT_OUT)
@@ -273,7 +292,8 @@ def _refusal(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:
-    """Sort candidates by bound, largest first; candidates without a bound come first, since their gain is unlimited."""
+    """Sort candidates by bound, largest first; candidates without a bound come first, since their gain is
+    unlimited."""
     share = 1.0 if isinstance(candidate.bound, Unknown) else candidate.bound
     value = candidate.setting.value
     return -share, candidate.setting.knob, float(value) if isinstance(value, int | float) else 0.0

@@ -32,14 +32,19 @@ def conclude(work: Search) -> None:
     study = work.study
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
     if confirmed is not None and confirmed.within and proved:
-        work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
+        work.warn(
+            "Blocks within one process time steps alone: what lies between, such as validating, is left out."
+        )
     outcomes = {one.id: outcome_of(work, one, proved) for one in study.candidates}
     noise, spread = _noise(study.trials)
-    work.update(outcomes=outcomes, recipe=list(proved), parts=parts_of(study, proved), noise=noise, finished=True)
+    work.update(
+        outcomes=outcomes, recipe=list(proved), parts=parts_of(study, proved), noise=noise, finished=True
+    )
     work.update(wants_time=_wants_time(work.study))
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         work.warn(
-            f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a "
+            "gain of "
             f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
@@ -47,11 +52,14 @@ def conclude(work: Search) -> None:
 
 
 def _wants_time(study: Study) -> bool:
-    """Return whether more time may prove more: no fresh pairs were judged, and a setting or the speed-up is open."""
+    """Return whether more time may prove more: no fresh pairs were judged, and a setting or the speed-up is
+    open."""
     if study.confirmed is not None:
         return study.confirmed.within
     worth = {one.id for one in worth_trying(study)}
-    kinds = {outcome.kind for id_, outcome in study.outcomes.items() if outcome.kind != "not-tried" or id_ in worth}
+    kinds = {
+        outcome.kind for id_, outcome in study.outcomes.items() if outcome.kind != "not-tried" or id_ in worth
+    }
     return not kinds.isdisjoint(("unproved", "unchecked", "not-tried"))
 
 
@@ -59,7 +67,9 @@ def _answer(work: Search) -> Comparison | None:
     """Return the answer of fresh pairs, or of the blocks before them if these pairs decided nothing."""
     study = work.study
     confirmed = study.confirmed
-    if confirmed is not None and (confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None):
+    if confirmed is not None and (
+        confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None
+    ):
         return confirmed
     right = [one for one in faster_within(study) if are_right(study, one.candidate_settings)]
     found = fastest(study, right)
@@ -71,7 +81,8 @@ def _answer(work: Search) -> Comparison | None:
 
 
 def pairs_needed(sd: float) -> int:
-    """Return how many pairs detect a relevant gain in 80% of cases; `sd`: standard deviation of a run's log value."""
+    """Return how many pairs detect a relevant gain in 80% of cases; `sd`: standard deviation of a run's log
+    value."""
     from scipy.special import ndtri
 
     z = float(-ndtri((1 - CONFIDENCE) / 2)) + POWER_Z
@@ -104,7 +115,10 @@ def _verdict(study: Study, spread: float | None) -> str:
             return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
         whole = set(map(str, confirmed.candidate_settings))
         if any(each.kind == "unproved" for id_, each in study.outcomes.items() if id_ in whole):
-            return f"Nothing is proved: with {names} together it is {seen}; what each does alone was not decided."
+            return (
+                f"Nothing is proved: with {names} together it is {seen}; what each does alone was not "
+                "decided."
+            )
         return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
         return "There was nothing to try."
@@ -112,7 +126,9 @@ def _verdict(study: Study, spread: float | None) -> str:
     kinds = [study.outcomes[one.id].kind for one in study.candidates]
     if all(kind == "not-tried" for kind in kinds):
         if not worth_trying(study):
-            return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
+            return (
+                f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
+            )
         return "Nothing was tried: the time was too short."
     out = {id_ for id_, outcome in study.outcomes.items() if outcome.kind in KEEPS_OUT}
     if out and (len(out) == num or out & set(map(str, study.selected or []))):
@@ -132,7 +148,9 @@ def _verdict(study: Study, spread: float | None) -> str:
         some = f"of {num} settings, {num_open}" if num > 1 else only
         return f"Nothing is proved: {some} could not be decided in the time{doubt}."
     worth = {one.id for one in worth_trying(study)}
-    if untried := [id_ for id_, outcome in study.outcomes.items() if outcome.kind == "not-tried" and id_ in worth]:
+    if untried := [
+        id_ for id_, outcome in study.outcomes.items() if outcome.kind == "not-tried" and id_ in worth
+    ]:
         some = f"of {num} settings, {len(untried)}" if num > 1 else only
         return f"Nothing is proved: {some} could not be tried in the time."
     none = f"none of the {num} settings makes a" if num > 1 else f"{only} makes no"
@@ -140,7 +158,8 @@ def _verdict(study: Study, spread: float | None) -> str:
 
 
 def _kept_out(study: Study) -> str:
-    """Return sentences on the settings that stay out of the recipe because of their results; "" if there are none."""
+    """Return sentences on the settings that stay out of the recipe because of their results; "" if there are
+    none."""
     ids_by_reason: dict[str, list[str]] = {}
     for id_, outcome in study.outcomes.items():
         if outcome.kind in KEEPS_OUT:

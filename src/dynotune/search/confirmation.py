@@ -31,17 +31,21 @@ from dynotune.search.running import OutOfTime, Search, gave_nothing
 from dynotune.search.switch import faster_within, stating_fits
 
 MOST_SEEN_DF = 4
-"""Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly count."""
+"""Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly
+count."""
 NOISIER = 1.6
-"""Factor on the variance of earlier runs: even if earlier runs were half as noisy as the pairs, errors stay < 5%."""
+"""Factor on the variance of earlier runs: even if earlier runs were half as noisy as the pairs, errors stay <
+5%."""
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the time.
+    """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the
+    time.
 
-    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs were of the
-    same command, so their spread is used in addition to the spread of the pairs, and fewer pairs are enough. Fewer are
-    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a launch.
+    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs
+    were of the same command, so their spread is used in addition to the spread of the pairs, and fewer pairs
+    are enough. Fewer are also enough if blocks within one process proved the settings: then the pairs state
+    the speed-up of a launch.
     """
     candidate = arm(settings)
     comparison = work.study.confirmed
@@ -65,7 +69,9 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
 
 def _begun(work: Search, candidate: Arm) -> Comparison | None:
     """Return the empty comparison with as many pairs as the time allows; None if the time allows too few."""
-    blocks = next((one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None)
+    blocks = next(
+        (one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None
+    )
     is_likely = blocks is not None and stating_fits(work)
     if is_likely:
         work.pilot(BASELINE)  # a diagnosis may leave none, and the window is planned from it
@@ -85,7 +91,9 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
         max_pairs = max(max_pairs, fewest)  # the first of them shows how long they take
     if max_pairs < fewest:
         return None
-    comparison = replace(work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen), **_planned(work))
+    comparison = replace(
+        work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen), **_planned(work)
+    )
     if blocks is not None:
         comparison = replace(comparison, blocks=launched.blocks_answer(blocks))
     work.update(confirmed=comparison)
@@ -120,7 +128,8 @@ class _Pairs:
         """Say nothing: the runs of the pair were told."""
 
     def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
-        """Run both arms in the lane; a run that does not count ends the pair, since a next pair uses the time better.
+        """Run both arms in the lane; a run that does not count ends the pair, since a next pair uses the time
+        better.
 
         Raises NoPair: a run failed; or it did not end in the time, and too few pairs are left without it.
         """

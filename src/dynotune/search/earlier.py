@@ -48,13 +48,16 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
     return found
 
 
-def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
+def plain_pilot(
+    folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float
+) -> Trial | None:
     """Return the diagnosis's plain run as the baseline's pilot; None if the run lacks data that a pilot has.
 
-    A program that compiles needs a pilot of its own, which fills the caches of the baseline's runs. (Triton kernels
-    that a program wrote itself are not known: its first measured run then compiles them.) A command that is so short
-    that it had to run twice also needs a pilot: only a first run gives the length. The very first run may read files
-    from a cold disk, unlike later runs: its start counts as long as the recorded run's start.
+    A program that compiles needs a pilot of its own, which fills the caches of the baseline's runs. (Triton
+    kernels that a program wrote itself are not known: its first measured run then compiles them.) A command
+    that is so short that it had to run twice also needs a pilot: only a first run gives the length. The very
+    first run may read files from a cold disk, unlike later runs: its start counts as long as the recorded
+    run's start.
 
     Args:
         plain: the run's folder, below the study's.
@@ -75,7 +78,11 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
             others.append(document.read(file, Run))
     if any(run.purpose == "live" and run.ended_by == "command" for run in others):
         return None
-    slowest_s = (max((one.time_to_first_step_s or 0.0 for one in run.processes), default=0.0) for run in others)
+    slowest_s = (
+        max((one.time_to_first_step_s or 0.0 for one in run.processes), default=0.0) for run in others
+    )
     known_s = list(filter(None, [outcome.first_step_s, *slowest_s]))
     began_s = max(0.0, outcome.launched_s - since_s)
-    return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
+    return replace(
+        trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None)
+    )

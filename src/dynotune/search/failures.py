@@ -18,9 +18,10 @@ from dynotune.schema.study import Ended
 from dynotune.text import words
 
 NUM_LINES = 200
-"""Number of last output lines to search: torchrun and the interpreter print further lines after the reason."""
+"""Number of last output lines to search: torchrun and the interpreter print further lines after the
+reason."""
 _OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"  # noqa: E501
     r"|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory|^MemoryError\b|std::bad_alloc"
     r"|out of shared memory|insufficient shared memory",
     re.IGNORECASE,
@@ -38,7 +39,8 @@ def answer(
 ) -> tuple[Ended, str]:
     """Return why an arm gave no value, and the output line that shows the reason best.
 
-    `kills_before`: number of the kernel's out-of-memory kills before the run; `facts`: facts about the machine then.
+    `kills_before`: number of the kernel's out-of-memory kills before the run; `facts`: facts about the
+        machine then.
 
     Raises CannotRunHere: the machine failed, not the arm: the disk is full, or the GPU is gone.
     """
@@ -56,7 +58,12 @@ def answer(
         return "out-of-memory", said.strip()
     killed = error.command_exit_code in (-_KILL, 128 + _KILL) or any(map(_KILLED.search, lines))
     kills = num_oom_kills()
-    if killed and not isinstance(kills, Unknown) and not isinstance(kills_before, Unknown) and kills > kills_before:
+    if (
+        killed
+        and not isinstance(kills, Unknown)
+        and not isinstance(kills_before, Unknown)
+        and kills > kills_before
+    ):
         return "out-of-memory", "the kernel killed a process: the machine's memory ran out"
     return "failed", error_line(folder) or f"it ended {words.ending(error.command_exit_code)}"
 
@@ -77,6 +84,7 @@ def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, s
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")
     if said or probe.nvml.facts(env).get("gpu.count") != num_gpus:
         raise CannotRunHere(
-            f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
+            "A GPU was lost while the command ran: "
+            f"{said.strip() or 'the driver does not list it any more'}.",
             hint="Look at dmesg and nvidia-smi; all measurements so far are kept.",
         )

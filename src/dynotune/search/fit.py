@@ -1,10 +1,10 @@
 """Fit arms to runs in blocks: the logarithm of a value is the block's level plus the arm's.
 
-A block's level is estimated from all runs of the block, not only from the baseline's, so one stalled run of the
-baseline does not make all other arms look fast. All arms share one estimate of the spread, since two or three runs give
-no estimate; for an arm whose own runs spread more, the estimate is widened. Runs far from the fit weigh less, as under
-Student's t: with stalls and heavy tails, the mean of a few runs finds only half as many gains. A comparison weighs all
-runs equally.
+A block's level is estimated from all runs of the block, not only from the baseline's, so one stalled run of
+the baseline does not make all other arms look fast. All arms share one estimate of the spread, since two or
+three runs give no estimate; for an arm whose own runs spread more, the estimate is widened. Runs far from the
+fit weigh less, as under Student's t: with stalls and heavy tails, the mean of a few runs finds only half as
+many gains. A comparison weighs all runs equally.
 """
 
 import math
@@ -66,7 +66,8 @@ class Gain(NamedTuple):
 
     @property
     def ci(self) -> tuple[float, float] | None:
-        """Return the two-sided interval of the speed-up; None if too few runs leave no estimate of the noise."""
+        """Return the two-sided interval of the speed-up; None if too few runs leave no estimate of the
+        noise."""
         half = self._quantile((1 - CONFIDENCE) / 2)
         return (math.exp(self.log - half), math.exp(self.log + half)) if half < 50 else None
 
@@ -80,10 +81,16 @@ class Fit:
     """Weighted least squares over runs in blocks; trials without a value and void trials are ignored."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
-        runs = [(trial.arm, (trial.phase, trial.block), math.log(value_of(trial))) for trial in trials if counts(trial)]
+        runs = [
+            (trial.arm, (trial.phase, trial.block), math.log(value_of(trial)))
+            for trial in trials
+            if counts(trial)
+        ]
         self._arms = {arm: index for index, arm in enumerate(sorted({arm for arm, _, _ in runs}))}
         blocks = {block: index for index, block in enumerate(dict.fromkeys(block for _, block, _ in runs))}
-        self._in_blocks = {arm: len({block for other, block, _ in runs if other == arm}) for arm in self._arms}
+        self._in_blocks = {
+            arm: len({block for other, block, _ in runs if other == arm}) for arm in self._arms
+        }
         design = _indicators([self._arms[arm] for arm, _, _ in runs], len(self._arms))
         in_block = _indicators([blocks[block] for _, block, _ in runs], len(blocks))
         logs = np.array([log for _, _, log in runs], dtype=float)
@@ -96,7 +103,8 @@ class Fit:
         for _ in range(_ROUNDS):
             share = in_block * weights[:, None]
             size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
-            # Subtract the blocks' levels from indicators and values; what remains are the arms' levels within blocks.
+            # Subtract the blocks' levels from indicators and values; what remains are the arms' levels within
+            # blocks.
             x = design - in_block @ (share.T @ design / size)
             y = logs - (in_block @ (share.T @ logs[:, None] / size))[:, 0]
             values, vectors = np.linalg.eigh((x.T * weights) @ x)
@@ -115,7 +123,8 @@ class Fit:
         self._num_runs = design.sum(axis=0)
 
     def of_a_pair(self, *keys: str) -> Spread | None:
-        """Return the spread of the log ratio of two runs in a block, at least the arms' own; None with too few runs."""
+        """Return the spread of the log ratio of two runs in a block, at least the arms' own; None with too
+        few runs."""
         if self.df < 1:
             return None
         spread = self._spread(*(self._arms[key] for key in keys))
@@ -135,13 +144,19 @@ class Fit:
             return None
         spread = self._spread(self._arms[arm], self._arms[against]) if self.df >= 1 else math.inf
         se = spread * math.sqrt(max(0.0, float(contrast @ self._covariance @ contrast)))
-        return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
+        return Gain(
+            float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against])
+        )
 
     def _spread(self, *arms: int) -> float:
-        """Return the spread of a run: the spread of all arms, or more if runs of the given arms spread more."""
+        """Return the spread of a run: the spread of all arms, or more if runs of the given arms spread
+        more."""
         if not arms:
             return WIDENED * math.sqrt(self._variance)
-        own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
+        own = [
+            (PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm])
+            for arm in arms
+        ]
         return WIDENED * math.sqrt(max(self._variance, math.fsum(own) / len(own)))
 
 
@@ -163,7 +178,8 @@ def value_of(trial: Trial) -> float:
 
 
 def holm(ps: list[float]) -> list[float]:
-    """Return the one-sided p of each hypothesis after Holm's correction for several hypotheses. Source: Holm 1979."""
+    """Return the one-sided p of each hypothesis after Holm's correction for several hypotheses. Source: Holm
+    1979."""
     order = sorted(range(len(ps)), key=lambda index: ps[index])
     corrected, highest = [0.0] * len(ps), 0.0
     for rank, index in enumerate(order):

@@ -27,7 +27,8 @@ class Guards:
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for each run.
+        """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for
+        each run.
 
         Raises CannotRunHere: the disk is full.
         """
@@ -42,7 +43,8 @@ class Guards:
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: ArmResults) -> None:
-        """Keep a comparison of calls within a running program if its results are right; else separate runs decide.
+        """Keep a comparison of calls within a running program if its results are right; else separate runs
+        decide.
 
         A decoder changes the inputs of calls, which are the same for both calls that were compared.
         """
@@ -59,7 +61,8 @@ class Guards:
         return not chosen.settings or self._known(chosen) is not None
 
     def _known(self, chosen: Arm) -> Guarded | Unknown | None:
-        """Return the known result of these settings, or of more settings that leave results right: fewer then do."""
+        """Return the known result of these settings, or of more settings that leave results right: fewer then
+        do."""
         if not chosen.settings or chosen.key in self._found:
             return self._found.get(chosen.key)
         ids = set(map(str, chosen.settings))
@@ -72,7 +75,9 @@ class Guards:
             if self.own is None:
                 self.own = runs.baseline()
             name = f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}"
-            return self.own if isinstance(self.own, Unknown) else runs.compare(chosen.settings, self.own, name)
+            return (
+                self.own if isinstance(self.own, Unknown) else runs.compare(chosen.settings, self.own, name)
+            )
         except DynotuneError as error:
             if not has_room(self._folder):
                 raise

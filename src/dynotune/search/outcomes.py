@@ -55,8 +55,11 @@ def outcome_of(work: Search, one: Candidate, proved: list[Setting]) -> Candidate
 
 
 def _by_results(study: Study, one: Candidate) -> CandidateOutcome | None:
-    """Return the outcome of a setting that stays out of the recipe because of its results; None for other settings."""
-    fast = [each for each in study.within if each.verdict == "faster" and one.setting in each.candidate_settings]
+    """Return the outcome of a setting that stays out of the recipe because of its results; None for other
+    settings."""
+    fast = [
+        each for each in study.within if each.verdict == "faster" and one.setting in each.candidate_settings
+    ]
     outcome = study.outcomes.get(one.id)
     if outcome is None and fast and not are_right(study, [one.setting]):
         outcome = CandidateOutcome("unchecked", f"Its results could not be checked: {NO_TIME}.")
@@ -90,7 +93,9 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
         return CandidateOutcome("slower", f"It costs time together with the others: {adds}.")
     if single is not None and single.ci is not None and single.ci[0] > 1:
         alone = words.size(study, single.speedup)
-        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not together with the others: {adds}.")
+        return CandidateOutcome(
+            "not-needed", f"It helps alone ({alone}), but not together with the others: {adds}."
+        )
     if high <= 1 + study.margin:
         return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
@@ -111,13 +116,16 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
 def _worth(study: Study, one: Candidate) -> Estimate | None:
     """Return the last estimate of the arm with all settings against the arm without the given setting."""
     found = (
-        each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or len(each.ids) < 2)
+        each
+        for each in reversed(study.estimates)
+        if each.phase == "prune" and (each.against or len(each.ids) < 2)
     )
     return next((each for each in found if one.id in each.ids - each.against_ids), None)
 
 
 def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
-    """Return the subject of a sentence about the gain of a setting, with settings that were left out with it."""
+    """Return the subject of a sentence about the gain of a setting, with settings that were left out with
+    it."""
     needing = [other.id for other in study.candidates if one.id in other.needs]
     gone = [id_ for id_ in needing if id_ in worth.ids - worth.against_ids]
     if not gone:

@@ -21,7 +21,8 @@ LATE = "the settings that do not round were not measured by themselves in the ti
 
 
 def exact_arm(study: Study, settings: Sequence[Setting]) -> Arm:
-    """Return the arm of the settings that do not round, without those that are meaningless without the others."""
+    """Return the arm of the settings that do not round, without those that are meaningless without the
+    others."""
     out = rounding(study, settings)
     return arm(complete([setting for setting in settings if setting not in out], study.candidates))
 
@@ -73,7 +74,8 @@ def _within(study: Study, whole: Arm, exact: Arm) -> Parts | None:
 
 
 def _in_process(study: Study, one: Arm) -> Estimate | None:
-    """Return what blocks within one process say of an arm against the baseline: of its own test, else in turns."""
+    """Return what blocks within one process say of an arm against the baseline: of its own test, else in
+    turns."""
     for tested in reversed(study.within):
         answer = launched.proved(tested)
         if arm(tested.candidate_settings) == one and answer.speedup is not None and not tested.only_chooses:

@@ -1,13 +1,15 @@
-"""Stage 3: reduce the bundle of all candidates to the settings that it needs, by backward elimination in fresh runs.
+"""Stage 3: reduce the bundle of all candidates to the settings that it needs, by backward elimination in
+fresh runs.
 
-The bundle runs against the baseline, and against itself without each of its settings, in blocks of random order. One
-Holm test at 5%, over a number of blocks that is fixed before the first run, decides which settings stay. If two
-settings save the same work, the bundle is as fast without either setting. So if the bundle is faster than the settings
-that stayed, the dropped settings are added back one at a time, each at its share of another 5%. If the bundle is not
-faster than the baseline, the costliest setting is dropped; if the bundle is still not faster, each setting runs alone.
+The bundle runs against the baseline, and against itself without each of its settings, in blocks of random
+order. One Holm test at 5%, over a number of blocks that is fixed before the first run, decides which settings
+stay. If two settings save the same work, the bundle is as fast without either setting. So if the bundle is
+faster than the settings that stayed, the dropped settings are added back one at a time, each at its share of
+another 5%. If the bundle is not faster than the baseline, the costliest setting is dropped; if the bundle is
+still not faster, each setting runs alone.
 
-If there is no time for a block of all these arms, the most promising settings are not left out: they are then proved
-only as part of the whole.
+If there is no time for a block of all these arms, the most promising settings are not left out: they are then
+proved only as part of the whole.
 """
 
 import math
@@ -26,8 +28,23 @@ from dynotune.search.bench import FIRST_LAUNCH, complete, each_left_out, needed_
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.parts import exact_arm, parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding
-from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
-from dynotune.search.switch import faster_within, fastest, fresh_fits, fresh_s, proved_within, stating_fits, switched
+from dynotune.search.running import (
+    OutOfTime,
+    Search,
+    alone,
+    estimate_of,
+    in_predicted_order,
+    outcome_of_failure,
+)
+from dynotune.search.switch import (
+    faster_within,
+    fastest,
+    fresh_fits,
+    fresh_s,
+    proved_within,
+    stating_fits,
+    switched,
+)
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
@@ -66,7 +83,8 @@ def prune(work: Search) -> list[Setting]:
 
 
 def _without_rounding(work: Search) -> None:
-    """Settle settings that round as unchecked if fresh pairs fit of the others only, which need no check of results."""
+    """Settle settings that round as unchecked if fresh pairs fit of the others only, which need no check of
+    results."""
     exact = [one for one in in_predicted_order(work) if not one.rounds]
     if exact and fresh_s(work, exact) <= work.bench.left_s() < fresh_s(work):
         out = CandidateOutcome("unchecked", f"Its results could not be checked: {NO_TIME}.")
@@ -74,20 +92,25 @@ def _without_rounding(work: Search) -> None:
 
 
 def _fits_once_measured(work: Search) -> bool:
-    """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says otherwise."""
+    """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says
+    otherwise."""
     if work.alive() and fresh_s(work) <= FIRST_LAUNCH * work.bench.left_s():
         work.pilot(BASELINE)
     _without_rounding(work)
     if work.alive() and not fresh_fits(work):
         # A round begins only if the time is enough to finish the round.
-        needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
+        needed_s, run_s = (
+            work.study.budget_s - work.bench.left_s() + fresh_s(work),
+            work.bench.run_s(BASELINE),
+        )
         needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
         work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
     return bool(work.alive()) and fresh_fits(work)
 
 
 def _as_launched(work: Search) -> list[Setting]:
-    """Return the fastest settings proved within one process that leave results right and start; else the fastest."""
+    """Return the fastest settings proved within one process that leave results right and start; else the
+    fastest."""
     proofs, outcomes = faster_within(work.study), dict[str, CandidateOutcome]()
     first = proof = fastest(work.study, proofs)
     while proof is not None:
@@ -96,7 +119,9 @@ def _as_launched(work: Search) -> list[Setting]:
         if failed is None:
             break
         if failed.ended in KEEPS_OUT:
-            outcomes |= {str(setting): outcome_of_failure(failed) for setting in rounding(work.study, settings)}
+            outcomes |= {
+                str(setting): outcome_of_failure(failed) for setting in rounding(work.study, settings)
+            }
         proofs.remove(proof)
         proof = fastest(work.study, proofs)
     chosen = [] if proof is None else proof.candidate_settings
@@ -106,13 +131,16 @@ def _as_launched(work: Search) -> list[Setting]:
 
 
 def started(work: Search, one: Arm) -> Trial | None:
-    """Start the command with the settings once, unless fresh pairs will or there is no time; return a failed run."""
+    """Start the command with the settings once, unless fresh pairs will or there is no time; return a failed
+    run."""
     if stating_fits(work) and work.study.confirmed is None and work.study.stage != "confirm":
         return None
     try:
         return work.pilot(one)
     except OutOfTime:
-        work.warn(f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does.")
+        work.warn(
+            f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does."
+        )
         return None
 
 
@@ -154,7 +182,8 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 def _built_anew(
     work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
 ) -> list[Setting]:
-    """Add settings one at a time; return the settings that did not fail. `beside`: name the others after a failure."""
+    """Add settings one at a time; return the settings that did not fail. `beside`: name the others after a
+    failure."""
     kept = list[Setting]()
     for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)
@@ -175,7 +204,8 @@ def _built_anew(
 
 
 def _planned(work: Search, whole: list[Setting]) -> Round | None:
-    """Return the first round; None with a single setting, or without time for a run that leaves a setting out."""
+    """Return the first round; None with a single setting, or without time for a run that leaves a setting
+    out."""
     ordered = in_predicted_order(work)
     knobs = {setting.knob for setting in whole}
     values = [one.setting for one in ordered if one.setting not in whole and one.setting.knob in knobs]
@@ -202,7 +232,8 @@ def _planned(work: Search, whole: list[Setting]) -> Round | None:
 
 
 def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) -> int:
-    """Return how many blocks of these arms leave time for the confirmation and for `num_later` further runs."""
+    """Return how many blocks of these arms leave time for the confirmation and for `num_later` further
+    runs."""
     longest_s = max(work.bench.run_s(one) for one in arms)
     pair_s = work.bench.run_s(BASELINE) + longest_s
     left_s = work.bench.left_s() - CONFIRMING_PAIRS * pair_s - num_later * longest_s
@@ -211,7 +242,9 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
         return MOST_BLOCKS
     num_lanes = len(work.bench.all_lanes())
     num = max(0, min(MOST_BLOCKS, num_lanes * int(left_s / block_s)))
-    return num - num % num_lanes if num > num_lanes else num  # lanes that wait for the last blocks save no time
+    return (
+        num - num % num_lanes if num > num_lanes else num
+    )  # lanes that wait for the last blocks save no time
 
 
 # Rounds
@@ -234,7 +267,8 @@ def _next_block(work: Search) -> int:
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
-    """Return the gain of one arm over another, from more blocks if needed; None without time for these blocks."""
+    """Return the gain of one arm over another, from more blocks if needed; None without time for these
+    blocks."""
     found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
@@ -252,7 +286,9 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
             num_blocks=num_blocks,
         )
         work.update(rounds=[*work.study.rounds, known])
-    work.run_blocks([larger, smaller], "prune", range(known.first_block, known.first_block + known.num_blocks))
+    work.run_blocks(
+        [larger, smaller], "prune", range(known.first_block, known.first_block + known.num_blocks)
+    )
     return Fit(work.trials("prune")).gain(larger.key, smaller.key)
 
 
@@ -262,8 +298,12 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
     # By setting, the arm with it and the arm without it; a better value represents its knob.
     ran, changed = arm(round_.whole), {one.knob for one in whole if one not in round_.whole}
     knob_of = {str(setting): setting.knob for setting in round_.whole}
-    tests = {id_: (arm(whole) if knob_of[id_] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
-    gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
+    tests = {
+        id_: (arm(whole) if knob_of[id_] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()
+    }
+    gains = {
+        id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None
+    }
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
     log_of = {knob_of[id_]: gain.log for id_, gain in gains.items()}
     if worst and gains[worst].df > 0 and gains[worst].upper(PART_ERROR / len(gains)) < 0:
@@ -296,7 +336,11 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
     """Record the estimates of the first arm over the second; return the p of each, by one Holm test."""
     ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
     work.estimate(
-        replace(estimate_of(arms[id_][0].key, arms[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
+        replace(
+            estimate_of(arms[id_][0].key, arms[id_][1].key, "prune", gain),
+            p=ps[id_],
+            corrected_over=len(gains),
+        )
         for id_, gain in gains.items()
     )
     return ps
@@ -304,7 +348,9 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
 
 def _best_values(round_: Round, fit: Fit) -> list[Setting]:
     """Return the bundle, with another value of one knob if the other value was faster."""
-    gains = {id_: fit.gain(arm(settings).key, arm(round_.whole).key) for id_, settings in round_.values.items()}
+    gains = {
+        id_: fit.gain(arm(settings).key, arm(round_.whole).key) for id_, settings in round_.values.items()
+    }
     better = {id_: gain.log for id_, gain in gains.items() if gain is not None and gain.log > 0}
     return round_.values[max(better, key=lambda id_: better[id_])] if better else round_.whole
 
@@ -324,7 +370,9 @@ def _with_those_missed(
         gain = None if missed is None else _compared(work, arm(larger), arm(kept), str(one))
         if gain is None:
             break
-        work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(log_of))])
+        work.estimate(
+            [replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(log_of))]
+        )
         if gain.p <= level:
             kept = larger
     # Only all settings together are known to be faster than the baseline.
@@ -350,14 +398,17 @@ def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
 
 
 def _alone(work: Search, round_: Round | None) -> list[Setting]:
-    """Return the settings that are faster by themselves, by one Holm test; if none is proved, the most likely one."""
+    """Return the settings that are faster by themselves, by one Holm test; if none is proved, the most likely
+    one."""
     if round_ is None:
         return []
     blocks = range(round_.first_block, round_.first_block + round_.num_blocks)
     work.run_blocks([BASELINE, *map(arm, round_.arms.values())], "prune", blocks)
     fit = Fit(work.trials("prune"))
     gains = {
-        id_: gain for id_ in round_.arms if (gain := fit.gain(arm(round_.arms[id_]).key)) is not None and gain.df > 0
+        id_: gain
+        for id_ in round_.arms
+        if (gain := fit.gain(arm(round_.arms[id_]).key)) is not None and gain.df > 0
     }
     ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})
     ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)

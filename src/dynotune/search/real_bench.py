@@ -58,7 +58,8 @@ GRACE_RUNS = 0.5
 STEPS_OF_A_BLOCK = 40
 """Steps of a block, including steps that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
-"""Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four pairs."""
+"""Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four
+pairs."""
 NUM_CHECKING_RUNS = 3
 """Runs in a row that a first check of results takes about as long as."""
 SLOWED_BY_CHECKS = 3.0
@@ -77,7 +78,8 @@ class RealBench:
         request: how the command is run, including the settings that all runs have in common.
         elapsed_s: seconds of earlier attempts and of this one so far.
         guess_s: seconds of a run, until one has been measured.
-        runner: runner of a live run of the unchanged command, which may continue; it ends before any other run.
+        runner: runner of a live run of the unchanged command, which may continue; it ends before any other
+            run.
         wanted: lanes, as `lanes.wanted` found them.
         hosts: further hosts that run blocks; this host then has no lanes.
     """
@@ -125,7 +127,9 @@ class RealBench:
         self._first_steps: dict[str, FirstStep] = {}
         for trial in study.trials:
             if self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
-                self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
+                self._planned_s[trial.arm] = self._once_warm_s(
+                    trial.arm, trial.wall_s, study.run_s or trial.wall_s
+                )
         if not self._is_planned or study.run.objective == "time-to-first-step":
             for key, outcome in pilots_on_disk(folder, study.trials).items():
                 self._keep_pilot(key, outcome)
@@ -148,7 +152,10 @@ class RealBench:
             self._lanes = [lanes.WHOLE]
             left_s, run_s = self.left_s(), self.run_s(BASELINE)
             if self._wanted and (alone is None or left_s <= RUNS_WORTH_LANES * run_s):
-                why = f"{left_s:.0f} s are left, and {RUNS_WORTH_LANES} runs of {run_s:.0f} s make lanes worth it"
+                why = (
+                    f"{left_s:.0f} s are left, and {RUNS_WORTH_LANES} runs of {run_s:.0f} s make lanes "
+                    "worth it"
+                )
                 why = "the command as it is has no run to compare lanes with" if alone is None else why
                 self._notes.say(f"Runs go one after another: {why}.")
             elif alone is not None:
@@ -164,21 +171,27 @@ class RealBench:
         return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run as `StudyBench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
+        """Run as `StudyBench.run` does. Raises DynotuneError: the unchanged command failed, or the
+        machine."""
         with self.journal.lock:
             self._end_live()
             if phase != "pilot":
                 self.plan()
             name = f"{next(self._numbers):04d}-{phase}"
         with self._turn:
-            begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
+            begun = Trial(
+                arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name
+            )
             return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
     def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         found = self._hosts.run(lane.host, block, self.side.go_on) if self._hosts is not None else None
         if found is not None:
             with self.journal.lock:
-                warnings, readback = [*self._study.warnings, *found.warnings], found.readback | self._study.readback
+                warnings, readback = (
+                    [*self._study.warnings, *found.warnings],
+                    found.readback | self._study.readback,
+                )
                 self.journal.update(readback=readback, warnings=list(dict.fromkeys(warnings)))
         return found
 
@@ -213,7 +226,8 @@ class RealBench:
     def check_s(self, arm: Arm) -> float:
         if self._guards.is_known(arm) or isinstance(self._guards.own, Unknown):
             return 0.0
-        # The baseline runs first; then in float64, rounded, and with the settings, side by side if memory allows.
+        # The baseline runs first; then in float64, rounded, and with the settings, side by side if memory
+        # allows.
         return (NUM_CHECKING_RUNS if self._guards.own is None else 1) * self._checking_run_s(arm)
 
     def _checking_run_s(self, arm: Arm) -> float:
@@ -227,7 +241,8 @@ class RealBench:
 
     def compile_beside(self, arm: Arm) -> None:
         alone = self._live.outcome()
-        # Which files a run changes is known at its end, so that two runs at once need a view of the folder each.
+        # Which files a run changes is known at its end, so that two runs at once need a view of the folder
+        # each.
         if alone is not None and alone.run.sandbox == "overlay" and lanes.room(self._request, alone) > 1:
             self._beside.begin(arm)
 
@@ -253,19 +268,24 @@ class RealBench:
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         return self._within.switch(arms, limit_s)
 
-    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
+    def test(
+        self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf
+    ) -> Tested:
         tested = self._within.test(arm, plan, error, limit_s, first_s)
         self._keep_checked()
         return tested
 
     def run_s(self, arm: Arm) -> float:
         for one in (arm, BASELINE):
-            if took_s := [trial.wall_s for trial in self._study.trials if trial.arm == one.key and counts(trial)]:
+            if took_s := [
+                trial.wall_s for trial in self._study.trials if trial.arm == one.key and counts(trial)
+            ]:
                 return statistics.median(took_s)
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
         if BASELINE.key in self._pilots:
-            # Plan for the shortest window that the remaining time requires, so as not to give up arms too early.
+            # Plan for the shortest window that the remaining time requires, so as not to give up arms too
+            # early.
             window = self._window()
             if arm == BASELINE or arm.key not in self._pilots:
                 return window.run_s
@@ -277,7 +297,8 @@ class RealBench:
 
     @property
     def _of_first_launch(self) -> float:
-        """Return how many times as long as the next launch the known ones may have taken: 1 after a second launch."""
+        """Return how many times as long as the next launch the known ones may have taken: 1 after a second
+        launch."""
         later = (trial for trial in self._study.trials if Path(trial.run).parts[:1] != (DIAGNOSIS,))
         return 1.0 if any(trial.ended == "measured" for trial in later) else FIRST_LAUNCH
 
@@ -318,11 +339,18 @@ class RealBench:
                 raise
             return replace(trial, ended="rejected", detail=error.message)
         known_s = max(self.run_s(arm), self._study.run_s or 0.0)
-        own_limit_s, left_s = limit_s(self._request, None if phase == "pilot" else known_s), self._time_left_s(arm)
+        own_limit_s, left_s = (
+            limit_s(self._request, None if phase == "pilot" else known_s),
+            self._time_left_s(arm),
+        )
         kills = num_oom_kills()
         try:
             outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s), lane)
-            value = None if phase == "pilot" else objective.value(outcome, self._study.run.objective, self._study.per)
+            value = (
+                None
+                if phase == "pilot"
+                else objective.value(outcome, self._study.run.objective, self._study.per)
+            )
         except (DynotuneError, StatisticsError) as error:
             if not (folder / "run.json").exists():
                 raise
@@ -332,7 +360,11 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return replace(trial, ended=ended, detail=detail)
-        reasons = objective.void_reasons(self._study.run.objective, {"candidate": outcome}) if phase != "pilot" else []
+        reasons = (
+            objective.void_reasons(self._study.run.objective, {"candidate": outcome})
+            if phase != "pilot"
+            else []
+        )
         void = "; ".join(reasons)
         if outcome.rejected:
             return replace(trial, ended="rejected", detail=failures.rejection(outcome))
@@ -364,7 +396,8 @@ class RealBench:
         )
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> str:
-        """Store the pilot for the window; return why the arm cannot be measured, or "". CannotRunHere if no arm can."""
+        """Store the pilot for the window; return why the arm cannot be measured, or "". CannotRunHere if no
+        arm can."""
         try:
             if not self._is_planned:
                 window_plan.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
@@ -378,7 +411,9 @@ class RealBench:
         found = readiness.steady_steps(outcome.records[0])
         if self._is_planned and (found is None or found > (self._study.run.warmup_steps or 0)):
             what = arm.key or "The command as it is"
-            self._warn(f"{what} is not steady when the window begins: what it costs to start counts against it.")
+            self._warn(
+                f"{what} is not steady when the window begins: what it costs to start counts against it."
+            )
         return ""
 
     def _keep_pilot(self, key: str, outcome: Outcome) -> None:
@@ -405,7 +440,9 @@ class RealBench:
             self._watcher.warn(text)
         self.journal.update(
             run=replace(
-                self._study.run, warmup_steps=planned.warmup_steps or None, window_steps=planned.num_steps or None
+                self._study.run,
+                warmup_steps=planned.warmup_steps or None,
+                window_steps=planned.num_steps or None,
             ),
             run_s=planned.run_s,
             whole_epochs=planned.whole_epochs,
@@ -438,10 +475,16 @@ class RealBench:
             num_ahead=batches_ahead(one.setting for one in self._study.candidates),
         )
 
-    def _own_s(self, key: str, outcome: Outcome, usual_s: float = math.inf, window: WindowPlan | None = None) -> float:
-        """Return the seconds of a run of an arm, by the arm's pilot; `window`: for a window that is not fixed yet."""
+    def _own_s(
+        self, key: str, outcome: Outcome, usual_s: float = math.inf, window: WindowPlan | None = None
+    ) -> float:
+        """Return the seconds of a run of an arm, by the arm's pilot; `window`: for a window that is not fixed
+        yet."""
         run, own = self._study.run, self._request
-        warmup_steps, num_steps = (window or run).warmup_steps, window.num_steps if window else run.window_steps
+        warmup_steps, num_steps = (
+            (window or run).warmup_steps,
+            window.num_steps if window else run.window_steps,
+        )
         request = replace(
             own, warmup_steps=warmup_steps or own.warmup_steps, window_steps=num_steps or own.window_steps
         )
@@ -474,9 +517,12 @@ class RealBench:
             self.journal.update(warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
-        """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by content."""
+        """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by
+        content."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
-        return lane.cache_folder(self._folder / "caches" / ("shared" if shares else arm.short_name), self._request)
+        return lane.cache_folder(
+            self._folder / "caches" / ("shared" if shares else arm.short_name), self._request
+        )
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)

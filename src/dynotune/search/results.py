@@ -17,7 +17,8 @@ def rounding(study: Study, settings: Iterable[Setting]) -> list[Setting]:
 
 
 def are_right(study: Study, settings: Iterable[Setting]) -> bool:
-    """Return whether a check found results with these settings right; also true if none of the settings rounds."""
+    """Return whether a check found results with these settings right; also true if none of the settings
+    rounds."""
     ids = set(map(str, rounding(study, settings)))
     # Fewer settings leave results right if more settings do.
     return not ids or any(ids <= guarded.ids for guarded in study.guarded if guarded.ok)

@@ -77,7 +77,8 @@ class Search:
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
 
     def comparison(self, one: Arm, **more: object) -> Comparison:
-        """Return an empty comparison of the arm with the baseline, in blocks or pairs, with the fields of `more`."""
+        """Return an empty comparison of the arm with the baseline, in blocks or pairs, with the fields of
+        `more`."""
         study, settings = self.study, list(one.settings)
         made = Comparison(
             id=study.id, run=study.run, candidate_settings=settings, margin=study.margin, facts=study.facts
@@ -118,7 +119,9 @@ class Search:
             self._must_fit(self.bench.run_s(one))
             num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
             what = one.key or "the command as it is"
-            self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
+            self.watcher.running(
+                f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}"
+            )
         trial = self.bench.run(one, phase, block, lane)
         if one == BASELINE and gave_nothing(trial):
             raise CannotRunHere(
@@ -130,12 +133,15 @@ class Search:
 
     def pilot(self, one: Arm) -> Trial | None:
         """Warm the arm's caches, unless it has run here before; return its failed run, if it ever failed."""
-        if self.failure(one.key) is None and all(t.arm != one.key or t.was_elsewhere for t in self.study.trials):
+        if self.failure(one.key) is None and all(
+            t.arm != one.key or t.was_elsewhere for t in self.study.trials
+        ):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """Return a trial that shows wrong or unchecked results, or a failure, of this arm; None without one."""
+        """Return a trial that shows wrong or unchecked results, or a failure, of this arm; None without
+        one."""
         if (failed := self.failure(one.key)) is not None:
             return failed
         if self.bench.check_s(one) > max(0.0, self.bench.left_s()):
@@ -166,7 +172,9 @@ class Search:
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         with self.journal.lock:
             begun = [trial for trial in self.trials(phase) if trial.block == block]
-            if any(trial.was_elsewhere for trial in begun) and not all(self._is_done(one, begun) for one in order):
+            if any(trial.was_elsewhere for trial in begun) and not all(
+                self._is_done(one, begun) for one in order
+            ):
                 # Runs of two hosts cannot be compared.
                 lost = {id(trial): replace(trial, void=trial.void or LOST) for trial in begun}
                 self.update(trials=[lost.get(id(trial), trial) for trial in self.study.trials])
@@ -181,7 +189,8 @@ class Search:
     def in_turn(
         self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int = MOST_REPEATS
     ) -> None:
-        """Run arms one after another on the lane's host. With `repeats` 0, a run that does not count ends the list."""
+        """Run arms one after another on the lane's host. With `repeats` 0, a run that does not count ends the
+        list."""
         if not order or (lane.host and self._elsewhere(order, phase, block, lane, repeats)):
             return
         for one in order:
@@ -191,8 +200,11 @@ class Search:
             if not repeats and (runs[-1].void or gave_nothing(runs[-1])):
                 return
 
-    def _elsewhere(self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int) -> bool:
-        """Wait for the block from the lane's host; False if no host is left, so that the block has to run here.
+    def _elsewhere(
+        self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int
+    ) -> bool:
+        """Wait for the block from the lane's host; False if no host is left, so that the block has to run
+        here.
 
         Raises RecordError: the result does not match the request.
         """
@@ -209,7 +221,9 @@ class Search:
         if not (is_begun and places <= may_be and all(one.was_elsewhere for one in found.trials)):
             raise RecordError(f"{in_place(phase, block)}: what came back is not what was asked for.")
         with self.journal.lock:
-            self.update(trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)])
+            self.update(
+                trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)]
+            )
         if found.out_of_time:
             raise OutOfTime
         return True
@@ -236,7 +250,13 @@ def in_predicted_order(work: Search) -> list[Candidate]:
 
 def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
     return Estimate(
-        arm=key, against=against, phase=phase, speedup=gain.speedup, ci=gain.ci, num_blocks=gain.num_blocks, p=gain.p
+        arm=key,
+        against=against,
+        phase=phase,
+        speedup=gain.speedup,
+        ci=gain.ci,
+        num_blocks=gain.num_blocks,
+        p=gain.p,
     )
 
 

@@ -1,8 +1,8 @@
 """A study that several workers share: one worker leads, the others run blocks for it.
 
-The unit of work is a block or a pair: its runs are compared with each other, so one host makes all of them. The leader
-does all other work (diagnosis, switches within one process, pilots, decisions). A worker's host must have the same GPU,
-torch and code.
+The unit of work is a block or a pair: its runs are compared with each other, so one host makes all of them.
+The leader does all other work (diagnosis, switches within one process, pilots, decisions). A worker's host
+must have the same GPU, torch and code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 def asked_of(study: Study) -> str:
     """Return a digest of the study's request and of the code, the same on every host and at any time."""
-    run = replace(study.run.recorded, cwd=Path("/"), base=Path("/"), lock=True, warmup_steps=None, window_steps=None)
+    run = replace(
+        study.run.recorded, cwd=Path("/"), base=Path("/"), lock=True, warmup_steps=None, window_steps=None
+    )
     recipe, code = study.base_recipe and study.base_recipe.recipe, study.facts.get("code.sha256")
     asked = [run, recipe, code, study.allow, study.extra, study.exclude, study.values, study.margin]
     return hashlib.sha256(document.encode(asked, indent=0)).hexdigest()
@@ -67,12 +69,15 @@ class Worker:
         study = replace(study, run=replace(self.run.recorded, **window), trials=trials)
         typed = {redaction.redacted(str(one)) for one in (*self.run.settings, *self.typed)}
         if left := [one for one in origin.to_type(self.folder, study)[1] if str(one) not in typed]:
-            what = f"The study {study.name} sets {left[0]}, which could run foreign code and was not typed here."
+            what = (
+                f"The study {study.name} sets {left[0]}, which could run foreign code and was not typed here."
+            )
             raise UsageError(what, hint=f"If you trust it, type it here too: {knobs.how_to_type(left[0])}")
         return study
 
     def do(self, study: Study, block: HostBlock) -> BlockResult:
-        """Run the block. Settings that fill caches get a pilot before their first run, as each host has its own caches.
+        """Run the block. Settings that fill caches get a pilot before their first run, as each host has its
+        own caches.
 
         Raises DynotuneError: as `as_here`; the block is not the study's; or the command as it is fails here.
         """
@@ -96,7 +101,9 @@ class Worker:
             is_whole = False
         placed = [replace(one, run=self._place + one.run) for one in work.study.trials[len(study.trials) :]]
         told = [f"{socket.gethostname()}: {text}" for text in self._bench.cautions()]
-        return BlockResult(trials=placed, readback=work.study.readback, warnings=told, out_of_time=not is_whole)
+        return BlockResult(
+            trials=placed, readback=work.study.readback, warnings=told, out_of_time=not is_whole
+        )
 
 
 class NodeWorker(Worker):
@@ -131,7 +138,8 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
         lead: function that continues a study here from its current state.
 
     Raises:
-        UsageError: the database has another study of this name, or a setting that only the user here may make.
+        UsageError: the database has another study of this name, or a setting that only the user here may
+            make.
         CannotRunHere: this host differs from those of the study's runs; or the database is lost.
     """
     run, watcher = worker.run, worker.watcher
@@ -155,7 +163,9 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
                 found = lead(worker.as_here(found if found.run_s is not None else replace(found, trials=[])))
                 store.save(found, patiently=store.behind)
                 if store.behind:
-                    watcher.warn(f"The database lacks the end of the study {name}, which is in {worker.folder}.")
+                    watcher.warn(
+                        f"The database lacks the end of the study {name}, which is in {worker.folder}."
+                    )
                 return found
             if (taken := store.patiently(store.take)) is not None:
                 result = worker.do(store.patiently(known), taken[1])

@@ -1,8 +1,9 @@
 """Search for settings in four stages: know, switch, prune, confirm.
 
-Know: settings that cannot gain the margin by the diagnosis's bounds are dropped. Switch: settings that can change at
-any step are compared with the baseline within one live run. Prune: the bundle of the others runs in fresh processes,
-and without each of its settings. Confirm: what stayed is proved on fresh pairs, or in one process if time is short.
+Know: settings that cannot gain the margin by the diagnosis's bounds are dropped. Switch: settings that can
+change at any step are compared with the baseline within one live run. Prune: the bundle of the others runs in
+fresh processes, and without each of its settings. Confirm: what stayed is proved on fresh pairs, or in one
+process if time is short.
 
 Every decision is stored in the study before the next run, so an interrupted search can always continue.
 """

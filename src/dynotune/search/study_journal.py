@@ -30,7 +30,9 @@ class StudyJournal(Journal[Study]):
     def keep(self, document_: Study) -> Study:
         began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, datetime.now(UTC)))
         with self.lock:
-            kept = super().keep(replace(document_, attempts=[*self._earlier, Attempt(began, ended, self._ended_by)]))
+            kept = super().keep(
+                replace(document_, attempts=[*self._earlier, Attempt(began, ended, self._ended_by)])
+            )
             if self._hosts is not None:
                 self._hosts.save(kept)
             return kept

@@ -1,12 +1,13 @@
 """Stage 2: compare settings that can change at any step with the baseline within one live run.
 
-One process takes less time than fresh ones: no start is paid for, and differences between processes cancel. The bundle
-comes first, in blocks until there is a verdict; the time left then shows which settings it needs, and those are tested
-like the bundle. At most three arms are tested, each at a third of the error.
+One process takes less time than fresh ones: no start is paid for, and differences between processes cancel.
+The bundle comes first, in blocks until there is a verdict; the time left then shows which settings it needs,
+and those are tested like the bundle. At most three arms are tested, each at a third of the error.
 
-If there is time for fresh pairs that prove the recipe, this stage only drops settings without any effect. With less
-time, these blocks are the proof, and two fresh pairs state the speed-up of a launch. A command that takes half a minute
-to start has no time for these either: then the blocks state it, with the interval widened.
+If there is time for fresh pairs that prove the recipe, this stage only drops settings without any effect.
+With less time, these blocks are the proof, and two fresh pairs state the speed-up of a launch. A command that
+takes half a minute to start has no time for these either: then the blocks state it, with the interval
+widened.
 """
 
 import math
@@ -23,7 +24,8 @@ from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
-"""Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these runs."""
+"""Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these
+runs."""
 MOST_ARMS = 9
 """Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
 MOST_TESTS = 3
@@ -92,7 +94,8 @@ def _start_s(work: Search, quick: Sequence[Candidate]) -> float:
 def stating_s(work: Search) -> float:
     """Return the seconds of fresh pairs that state the speed-up of settings proved within one process.
 
-    They are the fewest that these may take: only the pairs themselves show how long a launch takes after the first.
+    They are the fewest that these may take: only the pairs themselves show how long a launch takes after the
+    first.
     """
     is_known = any(trial.arm == BASELINE.key for trial in work.study.trials)
     num_runs = 2 * launched.fewest_pairs(launched.spread()) + (not is_known)
@@ -109,7 +112,8 @@ def fresh_fits(work: Search) -> bool:
 
 
 def fresh_s(work: Search, alive: Sequence[Candidate] | None = None) -> float:
-    """Return the seconds that fresh pairs take to prove a recipe, by default of all candidates without an outcome."""
+    """Return the seconds that fresh pairs take to prove a recipe, by default of all candidates without an
+    outcome."""
     alive = in_predicted_order(work) if alive is None else alive
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
@@ -123,11 +127,16 @@ def switched(study: Study) -> dict[str, Estimate]:
 def faster_within(study: Study) -> list[Comparison]:
     """Return the arms that blocks within one process proved, without those that failed from the start."""
     failed = {trial.arm for trial in study.trials if gave_nothing(trial)}
-    return [one for one in study.within if one.verdict == "faster" and arm(one.candidate_settings).key not in failed]
+    return [
+        one
+        for one in study.within
+        if one.verdict == "faster" and arm(one.candidate_settings).key not in failed
+    ]
 
 
 def proved_within(study: Study) -> Comparison | None:
-    """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
+    """Return the fastest arm that blocks within one process proved, the smaller of equals; None without
+    one."""
     return fastest(study, faster_within(study))
 
 
@@ -155,7 +164,9 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     for number, planned in enumerate(arms, 1):
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
         if planned != eager and proved_within(work.study) is None and not fresh_fits(work):
-            until_s = min(until_s, _start_s(work, quick))  # as long as nothing is proved, pairs can state nothing
+            until_s = min(
+                until_s, _start_s(work, quick)
+            )  # as long as nothing is proved, pairs can state nothing
         if not one.settings or work.bench.left_s() <= until_s:
             continue
         # Compiling may take all of the time or end the program, so some time is reserved for later stages.
@@ -197,7 +208,8 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
-    """Test an arm within the live run (first block: `first_s` seconds); retry without knobs that make calls fail."""
+    """Test an arm within the live run (first block: `first_s` seconds); retry without knobs that make calls
+    fail."""
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
@@ -210,7 +222,10 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
             with_, seen = words.names(one.settings), found.comparison
             text = f"Within one process, {with_} makes no difference: {seen.reason}"
             if seen.speedup is not None:
-                known = f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, {seen.num_pairs} blocks)"
+                known = (
+                    f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, "
+                    f"{seen.num_pairs} blocks)"
+                )
                 text = f"Within one process, with {with_} it is {known}."
             work.watcher.say(text)
             return found
@@ -232,7 +247,9 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
     whole = BASELINE if proved is None else arm(proved.candidate_settings)
     ranked = [one for one in _arms(work.study, quick) if one.key in known]
     if proved is not None:  # only what the bundle does not hold, such as another value of a knob
-        ranked = [one for one in ranked if not {*one.settings} & {*whole.settings} and {*one.settings} <= {*alive}]
+        ranked = [
+            one for one in ranked if not {*one.settings} & {*whole.settings} and {*one.settings} <= {*alive}
+        ]
     fastest = max(ranked, key=lambda one: known[one.key].speedup, default=arm(complete(alive[:1], quick)))
     if proved is None:
         # Without estimates, the most promising setting.
@@ -240,7 +257,8 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
     before, ci = known.get(whole.key), known[fastest.key].ci if ranked else None
     if before is not None and ci is not None and ci[0] > before.speedup:
         return complete(fastest.settings, quick)
-    # Two settings that save the same work are both dropped here. The test then shows it, and the bundle stays.
+    # Two settings that save the same work are both dropped here. The test then shows it, and the bundle
+    # stays.
     needed = [one for one in alive if one in whole.settings]
     for one in needed.copy():
         rest = known.get(arm(other for other in whole.settings if other != one).key)
@@ -255,9 +273,9 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
 def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
     """Return the arms that are compared in turns, the most informative first.
 
-    If the bundle is proved: the bundle without settings that round, the bundle without each setting, then each setting
-    alone. Otherwise: each setting alone, then the bundle and its parts. Every arm that compiles has to compile again,
-    so there are few of these.
+    If the bundle is proved: the bundle without settings that round, the bundle without each setting, then
+    each setting alone. Otherwise: each setting alone, then the bundle and its parts. Every arm that compiles
+    has to compile again, so there are few of these.
     """
     bundle = _bundle(quick)
     eager = [one for one in bundle if one not in _compiling(quick)]
@@ -277,7 +295,9 @@ def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
     return list({one.setting.knob: one.setting for one in reversed(quick)}.values())[::-1]
 
 
-def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimate]) -> dict[str, CandidateOutcome]:
+def _hopeless(
+    study: Study, quick: Sequence[Candidate], known: dict[str, Estimate]
+) -> dict[str, CandidateOutcome]:
     """Return the outcomes of settings that gain nothing alone, nor together with the remaining settings."""
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
@@ -308,7 +328,8 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
 
 
 def _difference_at_most(larger: Estimate | None, smaller: Estimate | None) -> float | None:
-    """Return the upper end of one arm's gain over another, each against the baseline; None if either is unknown."""
+    """Return the upper end of one arm's gain over another, each against the baseline; None if either is
+    unknown."""
     if larger is None or smaller is None or larger.ci is None or smaller.ci is None:
         return None
     half = [math.log(one.ci[1] / one.ci[0]) / 2 for one in (larger, smaller) if one.ci is not None]

@@ -98,7 +98,8 @@ def tune(
     """Study the command. All results are on disk after every run.
 
     Args:
-        store: a database in which workers share the study, under `name`; without one, the command gives the name.
+        store: a database in which workers share the study, under `name`; without one, the command gives the
+            name.
         ray: address of the Ray cluster whose other nodes also run blocks and pairs.
 
     Returns:
@@ -162,8 +163,8 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     """Continue the study in `folder`; a finished study only if it may prove more in a larger budget.
 
     Args:
-        now: its `env`, `base` and `lock` are used, and its command and settings if the folder lacks them or comes from
-            elsewhere; all else is as before.
+        now: its `env`, `base` and `lock` are used, and its command and settings if the folder lacks them or
+            comes from elsewhere; all else is as before.
         budget_s: seconds for all attempts together; replaces the earlier budget.
 
     Raises:
@@ -183,12 +184,15 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     study = resumption.completed(study, now, *(one.setting for one in study.candidates))
     run = study.run.resumed(now)
     objective.refuse_impossible(run)
-    refuse_another_machine("study", study.facts, (shared_facts if "code.sha256" in study.facts else facts_of)(run))
+    refuse_another_machine(
+        "study", study.facts, (shared_facts if "code.sha256" in study.facts else facts_of)(run)
+    )
     return _sit(run, folder, replace(study, budget_s=budget_s or study.budget_s), watcher)
 
 
 def reopened(study: Study) -> Study:
-    """Return a finished study as before its decisions, which the search makes again; all measurements stay."""
+    """Return a finished study as before its decisions, which the search makes again; all measurements
+    stay."""
     stays = {id_: outcome for id_, outcome in study.outcomes.items() if outcome.kind in FAILURES}
     return replace(
         study,
@@ -227,7 +231,9 @@ def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Host
 
 
 class _Attempt:
-    def __init__(self, run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None) -> None:
+    def __init__(
+        self, run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None
+    ) -> None:
         self._run, self._folder, self._watcher, self._hosts = run, folder, watcher, hosts
         self._journal = StudyJournal(study, folder / FILE, hosts)
         self._earlier_s, self._began_s = spent_s(study), time.monotonic()
@@ -251,7 +257,10 @@ class _Attempt:
             if notes.said != self.study.lane_notes:
                 self._journal.update(lane_notes=notes.said)
             if isinstance(self.study.diagnosis, Unknown):
-                run, share_s = self._diagnosed_run(self.study.run.settings), DIAGNOSIS_SHARE * self.study.budget_s
+                run, share_s = (
+                    self._diagnosed_run(self.study.run.settings),
+                    DIAGNOSIS_SHARE * self.study.budget_s,
+                )
                 with LiveDiagnosis(run, self._watcher, share_s=share_s) as live:
                     self._diagnose(live)
                     self._search(live.runner)
@@ -276,7 +285,9 @@ class _Attempt:
             observation, file = live.observe()
         except CannotRunHere as error:
             if time.monotonic() - began_s >= budget_s:
-                error.hint = f"A --budget of {long_time(budget_s)} is too short for the diagnosis alone: give it more."
+                error.hint = (
+                    f"A --budget of {long_time(budget_s)} is too short for the diagnosis alone: give it more."
+                )
             raise
         bounds: list[UpperBound] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
@@ -290,7 +301,9 @@ class _Attempt:
         pilot = None
         if self.study.run.objective not in SYNCHRONISED:
             # The steps of the plain run were not followed by waits for the device.
-            pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
+            pilot = plain_pilot(
+                self._folder, file.parent, observation.processes, self._began_s - self._earlier_s
+            )
         trials = [] if pilot is None else [pilot]
         self._journal.update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
 
@@ -352,7 +365,11 @@ class _Attempt:
 def void_caution(study: Study) -> list[str]:
     """Warn how many runs of all attempts did not count, and why the last of them did not."""
     voids = [trial.void for trial in study.trials if trial.void]
-    return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
+    return (
+        [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."]
+        if voids
+        else []
+    )
 
 
 def _guess_s(study: Study) -> float:
@@ -372,7 +389,12 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     if proved is not None:
         recipe_file.write(folder / RECIPE, proved)
     try:
-        html.write(folder / REPORT, study, recipe=recipe_file.text(proved) if proved is not None else "", own_name=True)
+        html.write(
+            folder / REPORT,
+            study,
+            recipe=recipe_file.text(proved) if proved is not None else "",
+            own_name=True,
+        )
     except CannotRunHere as error:
         watcher.warn(f"The report could not be written: {error.message} {error.hint}")
 

@@ -39,7 +39,9 @@ def present(observation: Observation, env: Mapping[str, str]) -> Present:
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
     conf = next((env[name] for name in ALLOC_CONF_NAMES if env.get(name)), "")
     words = {"True": True, "False": False}
-    of_allocator = {f"alloc.{key}": words.get(text, _number(text)) for key, text in split_alloc_conf(conf).items()}
+    of_allocator = {
+        f"alloc.{key}": words.get(text, _number(text)) for key, text in split_alloc_conf(conf).items()
+    }
     return (_of_process(processes[0]) if processes else {}) | of_allocator
 
 
@@ -64,7 +66,9 @@ def _of_process(process: ProcessState) -> Present:
     _add(found, "optimizer.fused", [bool(optimizer.fused) for optimizer in process.optimizers])
     if isinstance(dtypes := process.live.get("live.autocast_dtypes"), list):
         _add(
-            found, "precision.autocast", [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"]
+            found,
+            "precision.autocast",
+            [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"],
         )
     # Neither if a model has no such weights, or some of each kind.
     is_last: dict[float | None, bool] = {0.0: False, 1.0: True}
@@ -105,7 +109,8 @@ def num_cores(facts: Facts, num_ranks: int) -> int | None:
 
 
 def beyond_cores(setting: Setting, cores: int | None) -> bool:
-    """Tell whether the setting asks for more threads than cores; more workers than cores can help if they wait."""
+    """Tell whether the setting asks for more threads than cores; more workers than cores can help if they
+    wait."""
     counted = isinstance(setting.value, int) and not isinstance(setting.value, bool)
     return cores is not None and setting.knob == "host.num_threads" and counted and int(setting.value) > cores
 
@@ -113,14 +118,17 @@ def beyond_cores(setting: Setting, cores: int | None) -> bool:
 def around(settings: Sequence[Setting], present: Present, cores: int | None) -> list[Setting]:
     """Return one finding's `settings`, and neighbours of a single value that is only the most likely of many.
 
-    A finding gives the number of workers that keep up if each is as fast as the loading process was. Half and twice
-    this number are tried too, up to the cores or the finding's number; not if the finding wants fewer workers.
+    A finding gives the number of workers that keep up if each is as fast as the loading process was. Half and
+    twice this number are tried too, up to the cores or the finding's number; not if the finding wants fewer
+    workers.
     """
     found = list(dict.fromkeys(settings))
     if GRAPHS in found and COMPILED not in found:
         # A model that is called twice in a step does not run with CUDA graphs.
         found.insert(found.index(GRAPHS) + 1, COMPILED)
-    named = sorted({int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)})
+    named = sorted(
+        {int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)}
+    )
     now = present.get("loader.num_workers", 0)
     if not named or cores is None or not isinstance(now, int) or named[0] <= now:
         return found

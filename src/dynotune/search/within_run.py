@@ -25,10 +25,12 @@ NUM_RESULTS = 3
 
 
 class _Afforded:
-    """The plan of a test, with as many blocks as the time affords, so that its looks are those that will be made.
+    """The plan of a test, with as many blocks as the time affords, so that its looks are those that will be
+    made.
 
-    With many looks planned, the first ones decide little: an answer of four blocks of twelve has an interval four times
-    as wide as one of four blocks of four. The first two blocks decide nothing, and the second shows how long a block
+    With many looks planned, the first ones decide little: an answer of four blocks of twelve has an interval
+    four times as wide as one of four blocks of four. The first two blocks decide nothing, and the second
+    shows how long a block
     takes: the first may include compilation.
     """
 
@@ -74,12 +76,16 @@ class WithinRun:
         reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
         if not found.estimates and any(reasons):
             why = "; ".join(filter(None, reasons)).rstrip(".")
-            self._live.watcher.say(f"Nothing could be compared within one process: {why}. Fresh runs compare.")
+            self._live.watcher.say(
+                f"Nothing could be compared within one process: {why}. Fresh runs compare."
+            )
         return found.estimates
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float) -> Tested:
         if self._live.run.objective != "throughput":
-            return Tested(reason=f"the objective is {self._live.run.objective}, and one run has one value of it")
+            return Tested(
+                reason=f"the objective is {self._live.run.objective}, and one run has one value of it"
+            )
         began_s = time.monotonic()
         how = TurnsPlan(
             num_blocks=plan.max_pairs,
@@ -92,7 +98,9 @@ class WithinRun:
             give_up_slow=True,
         )
         turns = self._turns([arm], limit_s, how)
-        self._live.watcher.running(f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}")
+        self._live.watcher.running(
+            f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}"
+        )
         afforded = _Afforded(plan, began_s + limit_s)
         for blocks, judgement in in_process.until_verdict(turns, arm, afforded, error=error):
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())

@@ -90,7 +90,11 @@ def to_try(study: Study) -> str:
     """Write how many candidates there are."""
     num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
     left_out = f"; not offered: {_not_offered(study)}" if study.not_offered else ""
-    settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
+    settings = (
+        "1 setting"
+        if num == 1
+        else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
+    )
     return f"To try: {settings}{left_out}."
 
 

@@ -1,8 +1,8 @@
 """Numbers, times, sizes and names as people read them.
 
-`words` has a function for each kind of value, `exit_codes` says how a process ended, `reasons` has the sentences of
-reasons that are codes, `steps` describes a step, `quoting` quotes and bounds text that anyone may have chosen, and
-`time_spans` reads lengths of time. `report` builds tables and pages.
+`words` has a function for each kind of value, `exit_codes` says how a process ended, `reasons` has the
+sentences of reasons that are codes, `steps` describes a step, `quoting` quotes and bounds text that anyone
+may have chosen, and `time_spans` reads lengths of time. `report` builds tables and pages.
 """
 
 __all__ = ["exit_codes", "quoting", "reasons", "steps", "time_spans", "words"]

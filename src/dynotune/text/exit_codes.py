@@ -1,4 +1,5 @@
-"""How a process ended, in words. Uses the standard library alone, as all that a bare interpreter must import."""
+"""How a process ended, in words. Uses the standard library alone, as all that a bare interpreter must
+import."""
 
 
 def ending(exit_code: int) -> str:

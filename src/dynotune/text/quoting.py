@@ -1,7 +1,7 @@
 """Quote and bound text that anyone may have chosen, for terminals, agents, pages and shells.
 
-Each line is quoted and bounded by itself, and only then are lines left out: so no cut takes the mark away that shows
-whose text it is.
+Each line is quoted and bounded by itself, and only then are lines left out: so no cut takes the mark away
+that shows whose text it is.
 """
 
 import shlex
@@ -15,8 +15,8 @@ OF_PROGRAM = "  │ "
 def plain(text: str, *, longest: int = 1000) -> str:
     """Return `text` from an untrusted file, on one line and harmless to a terminal.
 
-    Unprintable characters (control characters, line ends, marks that turn the direction of writing) are escaped; text
-    beyond `longest` characters, escapes included, is cut.
+    Unprintable characters (control characters, line ends, marks that turn the direction of writing) are
+    escaped; text beyond `longest` characters, escapes included, is cut.
     """
     quoted = text[:longest]
     if not quoted.isprintable():
@@ -52,7 +52,8 @@ def command(arguments: Iterable[str]) -> str:
 
 
 def passage(lines: Sequence[str], *, most: int, longest: int = LONGEST_LINE, mark: str = "") -> str:
-    """Return untrusted lines, quoted, in at most `most` characters beside one line that says how many were left out.
+    """Return untrusted lines, quoted, in at most `most` characters beside one line that says how many were
+    left out.
 
     If not all lines fit, the first ones fill a third of the room, and the last ones the rest.
 

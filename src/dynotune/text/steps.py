@@ -14,5 +14,8 @@ def description(parts: Sequence[CyclePart], num_parts: int) -> str:
     """
     if not parts:
         return "marked by the program"
-    named = [f"{part.kind} {part.name}" if part.num == 1 else f"{part.num} × {part.kind} {part.name}" for part in parts]
+    named = [
+        f"{part.kind} {part.name}" if part.num == 1 else f"{part.num} × {part.kind} {part.name}"
+        for part in parts
+    ]
     return ", ".join([*named, "…"] if num_parts > len(parts) else named)

@@ -14,7 +14,9 @@ def seconds(text: str, option: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
     if match is None or float(match[1]) == 0:
-        raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
+        raise UsageError(
+            f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m."
+        )
     if match[2] is None:
         raise UsageError(
             f"{option} {text} has no unit.",

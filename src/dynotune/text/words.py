@@ -22,11 +22,15 @@ OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
 TOO_WIDE = "too wide to tell anything"
 # Nouns for what an arm uses, for objectives other than speed; and words for what else can be faster.
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
-_IN_WHAT: dict[Objective, str] = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to its first step"}
+_IN_WHAT: dict[Objective, str] = {
+    "latency-p99": " at the 99th percentile",
+    "time-to-first-step": " to its first step",
+}
 # From this fraction on, a number with three digits rounds up to one of the next unit.
 ROUNDS_UP = 0.9995
 
-# Patterns for template arguments, of torch's and NVIDIA's kernels, that name the operation; and for their wrappers.
+# Patterns for template arguments, of torch's and NVIDIA's kernels, that name the operation; and for their
+# wrappers.
 _TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
 _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 
@@ -51,8 +55,13 @@ def verdict(comparison: Comparison) -> str:
             # Pairs of a new comparison: extending this one would break its error rate.
             num_pairs = comparison.num_pairs_to_settle
             if num_pairs is not None and num_pairs > MOST_PAIRS:
-                return f"undecided: it would take {num_pairs} pairs, more than {MOST_PAIRS}; lengthen runs: --steps"
-            return "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
+                return (
+                    f"undecided: it would take {num_pairs} pairs, more than {MOST_PAIRS}; lengthen "
+                    "runs: --steps"
+                )
+            return (
+                "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
+            )
         case None:
             return "no verdict"
         case other:
@@ -89,12 +98,14 @@ def speedup(comparison: Comparison) -> str:
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    """Write `1.38× to 1.47×`, with as many digits as its width deserves; an extreme end is written as in `times`."""
+    """Write `1.38× to 1.47×`, with as many digits as its width deserves; an extreme end is written as in
+    `times`."""
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
 
 
 def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
-    """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is known."""
+    """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is
+    known."""
     parts = []
     if speedup is not None:
         known = f" ({interval(ci)})" if ci is not None else ""
@@ -105,8 +116,11 @@ def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float 
 
 
 def baseline_shift(shift: BaselineShift) -> str:
-    """Write the time of a step of the blocks' baseline over that of the plain window: `1.004× (0.99× to 1.02×)`."""
-    return f"{times(shift.ratio, digits=3)} ({interval(shift.ci)})" if shift.ci else times(shift.ratio, digits=3)
+    """Write the time of a step of the blocks' baseline over that of the plain window: `1.004× (0.99× to
+    1.02×)`."""
+    return (
+        f"{times(shift.ratio, digits=3)} ({interval(shift.ci)})" if shift.ci else times(shift.ratio, digits=3)
+    )
 
 
 def blocks_before(blocks: BlocksAnswer) -> str:
@@ -120,7 +134,8 @@ def blocks_before(blocks: BlocksAnswer) -> str:
 def baseline_in_blocks(shift: BaselineShift) -> str:
     """Write how the baseline of the blocks compares with the plain window, as a sentence."""
     told = (
-        f"In the blocks, a step of the baseline took {baseline_shift(shift)} as long as in the plain window before "
+        f"In the blocks, a step of the baseline took {baseline_shift(shift)} as long as in the plain "
+        "window before "
         "anything was recorded or switched."
     )
     if shift.pace == 1:
@@ -140,19 +155,22 @@ def basis(comparison: Comparison) -> str:
 
 
 def gained(comparison: Comparison) -> tuple[str, str]:
-    """Write the better arm's gain and its interval: a speed-up, or the share of memory or energy that is saved."""
+    """Write the better arm's gain and its interval: a speed-up, or the share of memory or energy that is
+    saved."""
     if comparison.run.objective in _USED:
         return saved(comparison.speedup), saved_interval(comparison.ci)
     return speedup(comparison), interval(comparison.ci)
 
 
 def percent_interval(ci: tuple[float, float] | None) -> str:
-    """Write an interval of ratios as `+0.4% to +5.9%`; an end beyond a factor of ten as `< −90%` or `> +900%`."""
+    """Write an interval of ratios as `+0.4% to +5.9%`; an end beyond a factor of ten as `< −90%` or `>
+    +900%`."""
     return _interval(ci, lambda end: _percent(end - 1, least=OPEN_BELOW - 1, most=OPEN_ABOVE - 1, sign="+"))
 
 
 def saved_interval(ci: tuple[float, float] | None) -> str:
-    """Write an interval of ratios as the share of the time that is saved: `−2.1% to 33.5%`; `< −900%` beyond."""
+    """Write an interval of ratios as the share of the time that is saved: `−2.1% to 33.5%`; `< −900%`
+    beyond."""
     return _interval(ci, saved)
 
 
@@ -178,7 +196,8 @@ def rate(per_s: float | None) -> str:
 
 
 def duration(seconds: float | None, *, column: bool = False) -> str:
-    """Write seconds, milliseconds or microseconds, with three significant digits; minutes from two minutes on.
+    """Write seconds, milliseconds or microseconds, with three significant digits; minutes from two minutes
+    on.
 
     Args:
         column: keep trailing zeros, for numbers that stand below each other.
@@ -206,7 +225,8 @@ def share(part: float | None) -> str:
 
 
 def fine_share(part: float | None) -> str:
-    """Write a fraction as a percentage, with tenths below 10%, so that small fractions differ and none is 0%."""
+    """Write a fraction as a percentage, with tenths below 10%, so that small fractions differ and none is
+    0%."""
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
@@ -293,11 +313,12 @@ def _ratio(ratio: float) -> str:
 
 
 def short_kernel_name(name: str) -> str:
-    """Shorten a kernel's name: no return type, parameters or namespaces, and only distinctive template arguments.
+    """Shorten a kernel's name: no return type, parameters or namespaces, and only distinctive template
+    arguments.
 
     >>> short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")
     'vectorized_elementwise_kernel<FillFunctor>'
-    """
+    """  # noqa: E501
     depth, kept = 0, []
     name = name[:2000]
     for character in name.replace("(anonymous namespace)::", ""):

@@ -14,10 +14,10 @@ NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in
 def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
     """Return what changed from `before` to `after`; causes with the largest change first.
 
-    Times are those of the time window, divided by the number of steps if both traces know their steps. A cause that
-    only one trace names counts 0 in the other trace. Causes with the same id and place are matched; a place whose
-    source line moved within its file still matches. If only one of the traces has stacks, the only causes of an id
-    match, too.
+    Times are those of the time window, divided by the number of steps if both traces know their steps. A
+    cause that only one trace names counts 0 in the other trace. Causes with the same id and place are
+    matched; a place whose source line moved within its file still matches. If only one of the traces has
+    stacks, the only causes of an id match, too.
     """
     per: Literal["step", "window"] = "step" if before.num_steps and after.num_steps else "window"
     num_before = before.num_steps if per == "step" and before.num_steps else 1
@@ -31,7 +31,9 @@ def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
         )
         for old, new in _matched(before.causes, after.causes)
     ]
-    changes.sort(key=lambda change: (-abs(change.after_s - change.before_s), change.id, change.where.function))
+    changes.sort(
+        key=lambda change: (-abs(change.after_s - change.before_s), change.id, change.where.function)
+    )
     before_s = None if before.window_s is None else before.window_s / num_before
     after_s = None if after.window_s is None else after.window_s / num_after
     return TraceDifference(

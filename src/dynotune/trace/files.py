@@ -26,7 +26,8 @@ class Arrangement:
 
     Args:
         traces: one trace, or the traces before and after.
-        why: a sentence for the user if dynotune chose this arrangement although another was possible; else "".
+        why: a sentence for the user if dynotune chose this arrangement although another was possible; else
+            "".
     """
 
     traces: tuple[list[Timeline], ...]
@@ -52,7 +53,8 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
 
     `arguments`: for each argument, the processes found in its files.
 
-    Raises UsageError: the files are neither one trace nor two, or not the arrangement that the user asked for.
+    Raises UsageError: the files are neither one trace nor two, or not the arrangement that the user asked
+    for.
     """
     every = [timeline for timelines in arguments for timeline in timelines]
     if asked == "compare":
@@ -61,30 +63,40 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
         if len(every) == 1 or _are_ranks(every):
             return Arrangement((every,))
         numbered = [replace(timeline, rank=rank, world_size=None) for rank, timeline in enumerate(every)]
-        why = f"The files do not tell {len(every)} different ranks: they are numbered from 0 in the order given."
+        why = (
+            f"The files do not tell {len(every)} different ranks: they are numbered from 0 in the order "
+            "given."
+        )
         return Arrangement((numbered,), why)
     if len({timeline.source for timeline in every}) == 1:
         return Arrangement((every,))
     if _are_ranks(every):
         ranks = ", ".join(str(rank) for rank in sorted(timeline.rank or 0 for timeline in every))
-        return Arrangement((every,), f"Read as one trace: these are ranks {ranks} of one job. --compare compares two.")
+        return Arrangement(
+            (every,), f"Read as one trace: these are ranks {ranks} of one job. --compare compares two."
+        )
     if len(arguments) == 2 or len(every) == 2:
         before, after = _two(arguments)
         why = f"Compared, {_sources(before)} before and {_sources(after)} after: {_why(every)}"
         return Arrangement((before, after), why)
     raise UsageError(
         f"These {len(every)} traces are not the ranks of one job: {_clash(every)}.",
-        hint="Give one file of each rank, or two files to compare; --ranks numbers the files in the order given.",
+        hint=(
+            "Give one file of each rank, or two files to compare; --ranks numbers the files in the order "
+            "given."
+        ),
     )
 
 
 def as_text(path: Path) -> str:
-    """Return the file's name with every byte that is not UTF-8 escaped, since JSON cannot contain such bytes."""
+    """Return the file's name with every byte that is not UTF-8 escaped, since JSON cannot contain such
+    bytes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_snapshot(path: Path) -> bool:
-    """Return whether the file is a pickle, by its first bytes only. Raises UsageError: the file cannot be read."""
+    """Return whether the file is a pickle, by its first bytes only. Raises UsageError: the file cannot be
+    read."""
     try:
         with untrusted.opened(path) as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
@@ -96,11 +108,14 @@ def _files_of(argument: Path) -> list[Path]:
     try:
         mode = argument.stat().st_mode
     except FileNotFoundError:
-        raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.") from None
+        raise UsageError(
+            f"There is no file {argument}.", hint="Name a trace, or a folder of traces."
+        ) from None
     except (OSError, ValueError) as error:
         raise unreadable(str(argument), error) from error
     if not stat.S_ISDIR(mode):
-        # A pipe can be read only once and a device may never end, but traces are inspected before they are read.
+        # A pipe can be read only once and a device may never end, but traces are inspected before they are
+        # read.
         if not stat.S_ISREG(mode):
             raise UsageError(
                 f"{argument} is not an ordinary file, as a trace must be.",
@@ -111,11 +126,16 @@ def _files_of(argument: Path) -> list[Path]:
         inside = sorted(argument.iterdir(), key=_in_natural_order)
     except OSError as error:
         raise unreadable(f"The folder {argument}", error) from error
-    found = [path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)]
+    found = [
+        path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)
+    ]
     if not found:
         raise UsageError(
             f"There is no trace in the folder {argument}.",
-            hint="Looked for torch.profiler's .json and .json.gz and for Nsight Systems' .sqlite, not in subfolders.",
+            hint=(
+                "Looked for torch.profiler's .json and .json.gz and for Nsight Systems' .sqlite, not in "
+                "subfolders."
+            ),
         )
     return found
 
@@ -131,7 +151,8 @@ def _in_natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _looks_like_a_trace(path: Path) -> bool:
-    """Return whether a file in a folder looks like a trace, not like other JSON. Unreadable files count as traces."""
+    """Return whether a file in a folder looks like a trace, not like other JSON. Unreadable files count as
+    traces."""
     if path.suffix == ".sqlite":
         return True
     import gzip
@@ -161,7 +182,8 @@ def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[
         sides = list(by_source.values())
     if len(sides) != 2:
         raise UsageError(
-            f"A comparison needs two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
+            "A comparison needs two traces, and there "
+            f"{'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
             hint="dynotune trace --compare BEFORE AFTER; a folder may stand for the ranks of one job.",
         )
     for side in sides:

@@ -60,7 +60,9 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         gaps=_longest_gaps(facts),
         copies=[row for one in facts for row in one.copies],
         syncs=[row for one in facts for row in cuda_calls.syncs(one.timeline, one.window, _place_of(one))],
-        allocations=[row for one in facts for row in cuda_calls.allocations(one.timeline, one.window, _place_of(one))],
+        allocations=[
+            row for one in facts for row in cuda_calls.allocations(one.timeline, one.window, _place_of(one))
+        ],
         kernels=[one.kernels for one in facts if one.kernels is not None],
         communication=[one.communication for one in facts if one.communication is not None],
         ranks=compared,
@@ -119,7 +121,10 @@ def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:
     busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
     properties = facts.timeline.properties.get(index)
-    first, usual = first_gap(facts.timeline, facts.devices[index].gaps, facts.steps, facts.window) or (None, None)
+    first, usual = first_gap(facts.timeline, facts.devices[index].gaps, facts.steps, facts.window) or (
+        None,
+        None,
+    )
     return DeviceTime(
         rank=facts.timeline.rank,
         device=index,
@@ -130,7 +135,9 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
         copy_s=busy.any_copy_ns / 1e9,
         communication_s=busy.any_communication_ns / 1e9,
         idle_s=sum(idle_ns.values()) / 1e9,
-        overlap=Overlap(**{f"{kinds.name[:-3]}_s": getattr(busy, kinds.name) / 1e9 for kinds in fields(busy)}),
+        overlap=Overlap(
+            **{f"{kinds.name[:-3]}_s": getattr(busy, kinds.name) / 1e9 for kinds in fields(busy)}
+        ),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
         late_s=facts.devices[index].gaps.late_ns() / 1e9,
         first_gap=first,
@@ -162,7 +169,8 @@ def _longest_gaps(facts: Sequence[RankFacts]) -> list[Gap]:
 
 
 def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
-    """Return the facts that the traces lack according to their reader, and the facts that were not found in them."""
+    """Return the facts that the traces lack according to their reader, and the facts that were not found in
+    them."""
     reasons: dict[str, str] = {}
     for one in facts:
         reasons |= one.timeline.missing
@@ -191,17 +199,21 @@ def _notes(facts: RankFacts) -> list[str]:
     before_ns = _left_over_ns(facts)
     if before_ns / facts.window_ns >= NOTED_SHARE:
         notes.append(
-            f"{rank}the first {duration(before_ns)} of the window went to work that was queued before the recording "
+            f"{rank}the first {duration(before_ns)} of the window went to work that was queued before the "
+            "recording "
             "began: a step is shorter than reported here"
         )
     other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
     if other >= NOTED_SHARE:
-        notes.append(f"{rank}{percent(other)} of the window is idle, and the work that ended it has no recorded launch")
+        notes.append(
+            f"{rank}{percent(other)} of the window is idle, and the work that ended it has no recorded launch"
+        )
     return notes
 
 
 def _left_over_ns(facts: RankFacts) -> int:
-    """Return how long the busiest device ran work without a recorded launch before its first work with one."""
+    """Return how long the busiest device ran work without a recorded launch before its first work with
+    one."""
     device, start_ns = facts.timeline.device, facts.window[0]
     here = (device.device == facts.device) & (device.end_ns > start_ns)
     launched = device.start_ns[here & (device.launch != UNKNOWN)]

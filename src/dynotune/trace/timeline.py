@@ -1,7 +1,7 @@
 """A recorded trace in columns: one `Timeline` per process, independent of the recorder.
 
-Times are whole nanoseconds on the recorder's own clock. Rows are sorted by start; if two start together, the longer
-comes first, so an enclosing span precedes the spans inside it.
+Times are whole nanoseconds on the recorder's own clock. Rows are sorted by start; if two start together, the
+longer comes first, so an enclosing span precedes the spans inside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
-"""In integer columns, this number stands for a value that the trace does not contain; no measured value equals it."""
+"""In integer columns, this number stands for a value that the trace does not contain; no measured value
+equals it."""
 
 
 class HostKind(IntEnum):
@@ -44,9 +45,11 @@ class HostSpans:
         kind: a `HostKind` per span, int8.
         name: index into `Timeline.names`, int32.
         thread: index into `Timeline.threads`, int32.
-        correlation: number that a CALL shares with the device work queued by the call, int64; UNKNOWN for other kinds.
-        sequence: autograd's number of a forward OPERATOR's node, int64, which the OPERATORs of the node's backward pass
-            share; UNKNOWN for other spans. Each thread that runs forward passes counts for itself.
+        correlation: number that a CALL shares with the device work queued by the call, int64; UNKNOWN for
+            other kinds.
+        sequence: autograd's number of a forward OPERATOR's node, int64, which the OPERATORs of the node's
+            backward pass share; UNKNOWN for other spans. Each thread that runs forward passes counts for
+            itself.
         is_backward: whether an OPERATOR belongs to a node's backward pass, by the recorder.
     """
 
@@ -70,12 +73,12 @@ class DeviceSpans:
     Args:
         start_ns, end_ns: start and end of each span, int64.
         kind: a `DeviceKind` per span, int8.
-        name: index into `Timeline.names`, int32. A copy has the name that torch's profiler gives it ("Memcpy HtoD
-            (Pageable -> Device)"), whatever the recorder.
+        name: index into `Timeline.names`, int32. A copy has the name that torch's profiler gives it ("Memcpy
+            HtoD (Pageable -> Device)"), whatever the recorder.
         device: CUDA's index of the device, int32.
         stream: the recorder's number of the stream, int64.
-        launch: row in `HostSpans` of the CALL that queued the work, int64; UNKNOWN if the trace does not have it. All
-            kernels of one CUDA graph share the call that launched the graph.
+        launch: row in `HostSpans` of the CALL that queued the work, int64; UNKNOWN if the trace does not have
+            it. All kernels of one CUDA graph share the call that launched the graph.
         num_bytes: bytes copied or set, int64; UNKNOWN for kernels.
     """
 
@@ -97,7 +100,8 @@ class MemoryMarks:
     """The caching allocator's level after each allocation and release, in order of time.
 
     Args:
-        time_ns, allocated_bytes, reserved_bytes: time of the event and the allocator's levels right after it, int64.
+        time_ns, allocated_bytes, reserved_bytes: time of the event and the allocator's levels right after it,
+            int64.
         device: index of the device, int32; UNKNOWN for host memory.
     """
 
@@ -128,10 +132,11 @@ class Timeline:
         names: distinct names of all spans.
         threads: one label per thread, distinct within the process.
         rank, world_size: None if the trace does not contain them.
-        clock_base_ns: nanoseconds to add to times to get nanoseconds since 1970; None if the trace lacks this number.
+        clock_base_ns: nanoseconds to add to times to get nanoseconds since 1970; None if the trace lacks this
+            number.
         notes: sentences for the user on incomplete data ("cut short: everything up to event 40,312").
-        missing: by fact that this trace lacks, the reason: "device", "launches", "stacks" and "memory" for every
-            recorder, and other facts that the reader did not find.
+        missing: by fact that this trace lacks, the reason: "device", "launches", "stacks" and "memory" for
+            every recorder, and other facts that the reader did not find.
     """
 
     source: str
@@ -150,7 +155,8 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Return the indices of devices with work, ascending; UNKNOWN stands for work on an unknown device."""
+        """Return the indices of devices with work, ascending; UNKNOWN stands for work on an unknown
+        device."""
         # np.unique is avoided: its first call imports a package that takes longer than a small trace.
         device = self.device.device
         others = np.flatnonzero(device[1:] != device[:-1]) + 1
@@ -173,7 +179,8 @@ def joined(parts: Sequence[Table]) -> Table:
 
 
 def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
-    """Sort names by alphabet, independent of the file's order; return also the new number of each old number."""
+    """Sort names by alphabet, independent of the file's order; return also the new number of each old
+    number."""
     ordered = sorted(names)
     number = np.empty(len(ordered), dtype=np.int64)
     number[[names[name] for name in ordered]] = np.arange(len(ordered))
@@ -181,20 +188,24 @@ def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
 
 
 def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return for each span whether the span overlaps the window [start, end) of ns, or begins in the window."""
+    """Return for each span whether the span overlaps the window [start, end) of ns, or begins in the
+    window."""
     inside: NDArray[np.bool_] = spans.start_ns < window[1]
     return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
 
 
 def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
-    """Return when the host queued each of the given device spans; the span's start if the trace lacks that time."""
+    """Return when the host queued each of the given device spans; the span's start if the trace lacks that
+    time."""
     queued = timeline.device.start_ns[rows]
     launch = timeline.device.launch[rows]
     queued[launch != UNKNOWN] = timeline.host.start_ns[launch[launch != UNKNOWN]]
     return queued
 
 
-def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
+def told_by_name(
+    names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]
+) -> NDArray[np.bool_]:
     """Return for each row whether `tell` accepts the row's name; `tell` is called once per distinct name.
 
     Args:
@@ -207,15 +218,17 @@ def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str]
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the row numbers in table order: by start, then the longer span first, then in the given order."""
+    """Return the row numbers in table order: by start, then the longer span first, then in the given
+    order."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64, copy=False)
 
 
 def launches(correlation: Ints, calls: HostSpans) -> Ints:
-    """Return for each `correlation` the row in `calls` of the CALL with this number; UNKNOWN without such a call.
+    """Return for each `correlation` the row in `calls` of the CALL with this number; UNKNOWN without such a
+    call.
 
-    If several calls have the same correlation (a runtime call and a driver call inside it), the outermost call counts,
-    which started first.
+    If several calls have the same correlation (a runtime call and a driver call inside it), the outermost
+    call counts, which started first.
     """
     rows = np.flatnonzero((calls.kind == HostKind.CALL) & (calls.correlation != UNKNOWN))
     known = calls.correlation[rows]

@@ -1,12 +1,13 @@
-"""Watch a live run: follow its records, store values in bounded memory, analyse the run once a second, and show it.
+"""Watch a live run: follow its records, store values in bounded memory, analyse the run once a second, and
+show it.
 
-`RunWatcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a second
-(`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the terminal, `Server`
-as a page and for Prometheus; `Commands` starts the user's own commands at each alert.
+`RunWatcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a
+second (`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the
+terminal, `Server` as a page and for Prometheus; `Commands` starts the user's own commands at each alert.
 
-`launch` starts the command. This room does not reach into the program, except by `signals`: a watcher that started the
-run asks a stalled program for its threads' stacks, and kills what remains of a command that it ends. A watcher that
-joined a run only reads.
+`launch` starts the command. This room does not reach into the program, except by `signals`: a watcher that
+started the run asks a stalled program for its threads' stacks, and kills what remains of a command that it
+ends. A watcher that joined a run only reads.
 """
 
 from typing import TYPE_CHECKING

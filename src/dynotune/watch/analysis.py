@@ -1,7 +1,8 @@
-"""Analyse the last seconds: the bottleneck in one sentence, its first step, and faults serious enough for an alert.
+"""Analyse the last seconds: the bottleneck in one sentence, its first step, and faults serious enough for an
+alert.
 
-Each second's data (`Look`) become a result (`Moment`); a `Change` is a result unlike the past ones. The guide explains
-the alerts.
+Each second's data (`Look`) become a result (`Moment`); a `Change` is a result unlike the past ones. The guide
+explains the alerts.
 """
 
 import math
@@ -20,20 +21,24 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Fraction of a cause's threshold: the cause stays until its share falls below this, since ten-second shares vary."""
+"""Fraction of a cause's threshold: the cause stays until its share falls below this, since ten-second shares
+vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
 """Seconds with steps that are needed to compute a pace; fewer seconds are enough if steps are long."""
 DROP, BELOW_ALL = 0.9, 0.97
-"""A pace is slow below this share of its usual past, if it is also below this share of the slowest usual pace."""
+"""A pace is slow below this share of its usual past, if it is also below this share of the slowest usual
+pace."""
 PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
-"""The past ends this long before now, and has at least this many looks. Changes within three looks are ignored."""
+"""The past ends this long before now, and has at least this many looks. Changes within three looks are
+ignored."""
 MORE_CORES, LAG = 0.25, 0.1
 HALTED_S = 3.0
 """Seconds without a step after which a stopped process explains the pause."""
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
 WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
 GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
-"""Seconds during which memory has grown steadily, and further seconds within which the memory would be full."""
+"""Seconds during which memory has grown steadily, and further seconds within which the memory would be
+full."""
 SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 CAUSES: dict[Cause, str] = {
     "input": "Input-bound: the loader lets each step wait {input} of its time",
@@ -72,7 +77,9 @@ class Look(NamedTuple):
 
     def mean(self, name: str) -> float | None:
         """Return a value's mean over the last ten seconds and over all ranks or GPUs that have the value."""
-        found = [mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)]
+        found = [
+            mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)
+        ]
         return fmean(found) if found else None
 
     def window_s(self, rank: str) -> float:
@@ -96,8 +103,11 @@ class Look(NamedTuple):
         return Shares(wait_s / step_s, None if percent is None else percent / 100)
 
     def pace_s(self) -> float | None:
-        """Return the median over recent seconds of the first rank's mean step, which a pause does not change."""
-        found = [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
+        """Return the median over recent seconds of the first rank's mean step, which a pause does not
+        change."""
+        found = (
+            [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
+        )
         if not found or len(found) < (FEWEST_BINS if median(found) < LONG_STEP_S else FEWEST_LONG):
             return None
         # The last three seconds already show whether the change has passed.
@@ -122,7 +132,8 @@ class Moment(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of the bottleneck: last second of the old cause, first second and first step of the new cause."""
+    """Change of the bottleneck: last second of the old cause, first second and first step of the new
+    cause."""
 
     before: Moment
     first: Moment
@@ -138,7 +149,9 @@ class Analysis:
     def judge(self, look: Look) -> tuple[Moment, list[Alert], Change | None]:
         """Return this second's result, the alerts, and the change that led to the present cause."""
         shares, pace_s = look.shares(), look.pace_s()
-        usual = [each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S]
+        usual = [
+            each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S
+        ]
         is_usual = pace_s is None or len(usual) < FEWEST_PAST
         if pace_s is not None and not is_usual:
             paces = [each.pace_s or 0.0 for each in usual]
@@ -146,7 +159,9 @@ class Analysis:
         stalls = list(stalled(look))
         before = self.past[-1].cause if self.past else ""
         cause = "stalled" if stalls else cause_of(look, shares, before) if shares else ""
-        now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
+        now = Moment(
+            look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual
+        )
         found = [*stalls, *memory_growth(look), *device_shared(look)]
         if not stalls:  # a stalled program has no pace to judge
             found += [*input_bound(look), *rank_lag(look)]
@@ -196,7 +211,12 @@ def sentence(look: Look, now: Moment) -> str:
         return ""
     shares, cores = now.shares, words.UNKNOWN if now.cores is None else f"{now.cores:.1f}"
     idle = None if shares.device is None else words.share(1 - shares.device)
-    values = {"input": words.share(shares.input), "device": words.share(shares.device), "idle": idle, "cores": cores}
+    values = {
+        "input": words.share(shares.input),
+        "device": words.share(shares.device),
+        "idle": idle,
+        "cores": cores,
+    }
     text = CAUSES[now.cause].format(**values, num_cpus=look.num_cpus)
     reason = loader_reason(look) if now.cause == "input" else _device_reason(look)
     return f"{text} ({reason})" if reason else text
@@ -213,7 +233,9 @@ def loader_reason(look: Look) -> str:
     if not workers:
         return "no worker processes: the program makes its batches itself" if look.rows else ""
     if stopped or at_disk:
-        return f"worker {stopped[0]} is stopped" if stopped else f"{at_disk} of {num} workers are at their disk"
+        return (
+            f"worker {stopped[0]} is stopped" if stopped else f"{at_disk} of {num} workers are at their disk"
+        )
     if others > look.num_cpus / 4 and not idle:
         return f"other processes use {others:.1f} of {look.num_cpus} cores"
     waits = f"{idle} of {num} workers sleep or wait, outside of the CPU" if idle else ""
@@ -223,7 +245,9 @@ def loader_reason(look: Look) -> str:
 def _device_reason(look: Look) -> str:
     shared = [f"GPU {gpu.nvml_index} is shared with {other}" for gpu in look.gpus for other in gpu.others]
     limits = {gpu.nvml_index: sorted(SLOWING.intersection(gpu.clock_limits)) for gpu in look.gpus}
-    slowed = [f"the clock of GPU {index} is limited: {', '.join(names)}" for index, names in limits.items() if names]
+    slowed = [
+        f"the clock of GPU {index} is limited: {', '.join(names)}" for index, names in limits.items() if names
+    ]
     return "; ".join([*shared, *slowed][:2])
 
 
@@ -239,7 +263,8 @@ def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterato
 
 
 def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
-    """Return as text what takes longer in a step than before: the input, the host, or another user of the cores."""
+    """Return as text what takes longer in a step than before: the input, the host, or another user of the
+    cores."""
     before = [each.shares for each in usual if each.shares]
     if now.shares and before:
         more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s
@@ -261,7 +286,10 @@ def input_bound(look: Look) -> Iterator[Alert]:
     shares = look.shares(MINUTE_S)
     first_s = look.steps(-math.inf)[0].begin_s if look.ranks else look.now
     if shares and look.now - first_s >= MINUTE_S and cause_of(look, shares) == "input":
-        reason, text = loader_reason(look), f"Steps waited {words.share(shares.input)} of the last minute for input"
+        reason, text = (
+            loader_reason(look),
+            f"Steps waited {words.share(shares.input)} of the last minute for input",
+        )
         yield Alert(id="input-bound", text=f"{text}: {reason}." if reason else f"{text}.")
 
 
@@ -274,12 +302,22 @@ def rank_lag(look: Look) -> Iterator[Alert]:
             steps[rank], wait_s[rank] = step.quantile(0.5), wait.mean
     parts = (
         (wait_s, LAG, "it waits {} longer for input in each step"),
-        (steps, LAG + 0.02, "its steps take {} longer, and not for input: look at its forward, cores and GPU"),
+        (
+            steps,
+            LAG + 0.02,
+            "its steps take {} longer, and not for input: look at its forward, cores and GPU",
+        ),
     )
     for values, least, why in parts if len(steps) > 1 else ():
         usual = {rank: [other for other in steps if other != rank] for rank in steps}
-        more_s = {rank: values[rank] - median(values[other] for other in others) for rank, others in usual.items()}
-        late = {rank: more for rank, more in more_s.items() if more > least * median(steps[r] for r in usual[rank])}
+        more_s = {
+            rank: values[rank] - median(values[other] for other in others) for rank, others in usual.items()
+        }
+        late = {
+            rank: more
+            for rank, more in more_s.items()
+            if more > least * median(steps[r] for r in usual[rank])
+        }
         for rank, more in late.items():
             text = f"Rank {rank} lags: {why.format(words.duration(more))}."
             yield Alert(id="rank-lag", whose=rank, text=text)
@@ -289,21 +327,27 @@ def rank_lag(look: Look) -> Iterator[Alert]:
 
 def memory_growth(look: Look) -> Iterator[Alert]:
     pace_s = look.store.of("step", look.ranks[0]).ever.quantile(0.5) if look.ranks else math.nan
-    asked: list[tuple[str, str, Series, float | None]] = [("", "The run", look.store.of("rss"), look.room_bytes)]
+    asked: list[tuple[str, str, Series, float | None]] = [
+        ("", "The run", look.store.of("rss"), look.room_bytes)
+    ]
     for gpu in look.gpus:
         used, all_, index = gpu.memory_used_bytes, gpu.memory_bytes, str(gpu.nvml_index)
         room = None if isinstance(used, Unknown) or isinstance(all_, Unknown) else all_ - used
         asked.append((index, f"GPU {index}", look.store.of("gpu.memory_used_bytes", index), room))
     for whose, name, series, room in asked if pace_s > 0 and look.now - look.begun_s >= WARM_S else ():
         if room is not None and (per_s := growth(series, look.now, room)) is not None:
-            text = f"{name} takes {words.num_bytes(per_s * 60)} more memory each minute: the {words.num_bytes(room)} "
+            text = (
+                f"{name} takes {words.num_bytes(per_s * 60)} more memory each minute: the "
+                f"{words.num_bytes(room)} "
+            )
             text += f"left would be used up in {words.duration(room / per_s)}, "
             text += f"at about step {look.step + int(room / per_s / pace_s):,}."
             yield Alert(id="memory-growth", whose=whose, text=text)
 
 
 def growth(series: Series, now: float, room_bytes: float) -> float | None:
-    """Return the growth in bytes per second if the series grew steadily and would soon reach the limit; else None."""
+    """Return the growth in bytes per second if the series grew steadily and would soon reach the limit; else
+    None."""
     for length_s, full_s in GROWTH:
         bins = series.bins(now - length_s)
         if len(bins) < 6 or bins[-1].begin_s - bins[0].begin_s < 0.8 * length_s:
@@ -311,7 +355,11 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
         ends = [len(bins) * at // 6 for at in range(7)]
         lows = [min(each.mean for each in bins[begin:end]) for begin, end in pairwise(ends)]
         grew, per_s = lows[-1] - lows[0], (lows[-1] - lows[0]) / (length_s * 5 / 6)
-        if all(a < b for a, b in pairwise(lows)) and grew >= LEAST_GROWTH_BYTES and room_bytes < full_s * per_s:
+        if (
+            all(a < b for a, b in pairwise(lows))
+            and grew >= LEAST_GROWTH_BYTES
+            and room_bytes < full_s * per_s
+        ):
             return per_s
     return None
 
@@ -323,11 +371,17 @@ def stalled(look: Look) -> Iterator[Alert]:
     ever = look.store.of("step", look.ranks[0]).ever
     since_s = look.now - max(look.store.of("step", rank).last_s for rank in look.ranks)
     usual_s, longest_s = ever.quantile(0.5), ever.most if ever.num > 1 else 0.0
-    cores, device = look.lately("cores", "", WINDOW_S / 2).mean, look.mean("gpu.kernel_running_percent") or 0.0
+    cores, device = (
+        look.lately("cores", "", WINDOW_S / 2).mean,
+        look.mean("gpu.kernel_running_percent") or 0.0,
+    )
     is_quiet = cores < QUIET_CORES and device < 100 * DEVICE_IDLE
     halted = [f"{row.role} ({row.pid})" for row in look.rows if row.state == "stopped"]
     if halted and since_s > max(HALTED_S, STALL_STEPS * usual_s):
-        text = f"No step for {words.duration(since_s)} (usual: {words.duration(usual_s)}): {halted[0]} is stopped."
+        text = (
+            f"No step for {words.duration(since_s)} (usual: {words.duration(usual_s)}): {halted[0]} is "
+            "stopped."
+        )
         yield Alert(id="stalled", text=text)
     elif since_s > max(STALL_S if is_quiet else BUSY_STALL_S, STALL_STEPS * usual_s, 2 * longest_s):
         does = "and no process computes" if is_quiet else "though its processes or its GPU are busy"

@@ -1,4 +1,5 @@
-"""Labels and formats of values in tables and metrics, derived from a field's name and the unit at the name's end."""
+"""Labels and formats of values in tables and metrics, derived from a field's name and the unit at the name's
+end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -46,16 +47,27 @@ class Table(NamedTuple):
 
 
 def tables(view: View) -> list[Table]:
-    """Return all tables of the state with at least one row, without columns in which every value is unknown."""
+    """Return all tables of the state with at least one row, without columns in which every value is
+    unknown."""
     gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
-    parts: dict[str, Sequence[msgspec.Struct]] = {"Ranks": view.steps_s, "GPUs": gpus, "Processes": view.processes}
+    parts: dict[str, Sequence[msgspec.Struct]] = {
+        "Ranks": view.steps_s,
+        "GPUs": gpus,
+        "Processes": view.processes,
+    }
     return [_table(title, rows) for title, rows in parts.items() if rows]
 
 
 def unknown(view: View) -> list[str]:
     """Return a text on why some values are unknown."""
-    gpus = [msgspec.structs.asdict(gpu) for gpu in view.gpus] if isinstance(view.gpus, list) else [{"gpus": view.gpus}]
-    found = [(field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)]
+    gpus = (
+        [msgspec.structs.asdict(gpu) for gpu in view.gpus]
+        if isinstance(view.gpus, list)
+        else [{"gpus": view.gpus}]
+    )
+    found = [
+        (field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)
+    ]
     reasons = {reason: unit_of(field)[0].replace("_", " ") for field, reason in found}
     return [f"{name}: {reason}" for reason, name in reasons.items()]
 

@@ -71,7 +71,9 @@ class Follower:
         """Return the run's living processes, parents before children, by environment: ids can be reused."""
         found: dict[int, None] = {}
         for pid in {record.pid: None for record in self._known}:
-            if pid not in found and processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)):
+            if pid not in found and processes.environment_holds(
+                pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)
+            ):
                 found |= dict.fromkeys(probe.descendants(pid))
         return list(found)
 
@@ -88,7 +90,9 @@ class Follower:
         for record in self._known:
             self._rank(record)  # first, since processes are named by their rank
         name = "rank {}" if len(self.ranks) > 1 else "program"
-        self.processes.update(self.pids(), {rank.pid: name.format(rank.name) for rank in self.ranks.values()}, now)
+        self.processes.update(
+            self.pids(), {rank.pid: name.format(rank.name) for rank in self.ranks.values()}, now
+        )
         if self.processes.rows:
             self._alive_s = now
             self.store.add("rss", "", now, sum(row.rss_bytes for row in self.processes.rows))
@@ -136,7 +140,9 @@ class Follower:
         is_long = took_s > max(PAUSE_S, rank.longest_s / 2)
         ever, is_first = self.store.of("step", rank.name).ever, rank is next(iter(self.ranks.values()))
         if is_first and step.flags & EPOCH:
-            self.marks.append(Mark(at_s=step.end_s, step=number, kind="epoch", text="a loader was begun anew"))
+            self.marks.append(
+                Mark(at_s=step.end_s, step=number, kind="epoch", text="a loader was begun anew")
+            )
         elif is_first and is_long and ever.num > 5 and took_s > PAUSE * ever.quantile(0.5):
             text = f"{words.duration(took_s)}: a validation, a checkpoint, or something else"
             self.marks.append(Mark(at_s=step.end_s, step=number, kind="pause", text=text))
@@ -163,13 +169,18 @@ class Follower:
                 self._take_cores(before, sample)
 
     def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
-        """Return the GPUs that the run's processes use; before any is seen, all GPUs that not only others use."""
+        """Return the GPUs that the run's processes use; before any is seen, all GPUs that not only others
+        use."""
         listed = {
             gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
             for gpu in (gpus if sample.pids_comparable else [])
         }
         self._used.update(index for index, known in listed.items() if any(each.ours for each in known))
-        return [gpu for gpu in gpus if gpu.nvml_index in self._used or not (self._used or listed.get(gpu.nvml_index))]
+        return [
+            gpu
+            for gpu in gpus
+            if gpu.nvml_index in self._used or not (self._used or listed.get(gpu.nvml_index))
+        ]
 
     def _take_cores(self, before: probe.Sample, sample: probe.Sample) -> None:
         took_s = sample.time_s - before.time_s
@@ -190,6 +201,12 @@ def _gpu(sample: probe.Sample, gpu: probe.Gpu, before: GpuView | None) -> GpuVie
     return GpuView(
         kernel_running_percent=gpu.utilisation_percent,
         **fields,
-        clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.nvml.reason_names(gpu.clock_reasons),
-        others=[f"{each.name or '?'} ({each.pid}), {share}% of the time" for each, share in others.items() if share],
+        clock_limits=[]
+        if isinstance(gpu.clock_reasons, Unknown)
+        else probe.nvml.reason_names(gpu.clock_reasons),
+        others=[
+            f"{each.name or '?'} ({each.pid}), {share}% of the time"
+            for each, share in others.items()
+            if share
+        ],
     )

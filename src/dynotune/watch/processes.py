@@ -13,7 +13,8 @@ ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid
 
 
 class _Process:
-    """One process and its last ten samples: (time, CPU seconds, bytes read from disks, bytes read at all, state)."""
+    """One process and its last ten samples: (time, CPU seconds, bytes read from disks, bytes read at all,
+    state)."""
 
     def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)

@@ -1,4 +1,5 @@
-"""Serve a run's state as a page that refreshes itself, as JSON, and for Prometheus, by Python's own server."""
+"""Serve a run's state as a page that refreshes itself, as JSON, and for Prometheus, by Python's own
+server."""
 
 import hmac
 import ipaddress
@@ -34,8 +35,9 @@ HEADERS = {
 class Server:
     """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
-    The server answers only its own four paths, and only if the request's Host is the served address: so a foreign page
-    cannot read the state through a domain name of its own. Beyond loopback every request needs the token.
+    The server answers only its own four paths, and only if the request's Host is the served address: so a
+    foreign page cannot read the state through a domain name of its own. Beyond loopback every request needs
+    the token.
 
     Raises:
         UsageError: no such address, or an address beyond loopback without a token.
@@ -106,7 +108,11 @@ class Server:
         if self._token is not None:
             given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
             right = hmac.compare_digest(given.encode(), self._token.encode())
-            return "" if right else "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
+            return (
+                ""
+                if right
+                else "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
+            )
         try:
             name = urlsplit(f"//{headers.get('Host', '')}").hostname
         except ValueError:
@@ -133,7 +139,11 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status, kind, body = self.answer(self.path, self.headers)
         self.send_response(status)
-        for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(body), **HEADERS}.items():
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": len(body),
+            **HEADERS,
+        }.items():
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
@@ -147,7 +157,8 @@ def _parsed(address: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\[\]:]+)):([0-9]{1,5})", address, re.ASCII)
     if found is None or int(found[3]) > 65535:
         raise UsageError(
-            f"--serve {address} is no address.", hint="For example --serve 127.0.0.1:8000, or --serve '[::1]:8000'."
+            f"--serve {address} is no address.",
+            hint="For example --serve 127.0.0.1:8000, or --serve '[::1]:8000'.",
         )
     return found[1] or found[2], int(found[3])
 
@@ -160,11 +171,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def metrics(watcher: RunWatcher) -> bytes:
-    """Write all current metrics in Prometheus' format. Raises CannotRunHere: prometheus-client is not installed."""
+    """Write all current metrics in Prometheus' format. Raises CannotRunHere: prometheus-client is not
+    installed."""
     try:
         from prometheus_client import generate_latest
     except ImportError as error:
-        raise CannotRunHere("/metrics needs prometheus-client.", hint="pip install 'dynotune[watch]'") from error
+        raise CannotRunHere(
+            "/metrics needs prometheus-client.", hint="pip install 'dynotune[watch]'"
+        ) from error
     registry: Any = SimpleNamespace(collect=lambda: _families(watcher))
     return generate_latest(registry)
 
@@ -177,7 +191,9 @@ def _families(watcher: RunWatcher) -> Iterator[Any]:
         if view is None:
             return
         steps = core.HistogramMetricFamily("dynotune_step_seconds", "Time of a step.", labels=["rank"])
-        waits = core.CounterMetricFamily("dynotune_input_wait_seconds", "Waits for the loader.", labels=["rank"])
+        waits = core.CounterMetricFamily(
+            "dynotune_input_wait_seconds", "Waits for the loader.", labels=["rank"]
+        )
         samples = core.CounterMetricFamily("dynotune_samples", "Samples trained on.", labels=["rank"])
         for rank in store.whose("step"):
             ever = store.of("step", rank).ever
@@ -206,12 +222,17 @@ def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         stem, unit = columns.unit_of(field)
         if unit is not None:
             known = {str(gpu.nvml_index): getattr(gpu, field) for gpu in gpus}
-            found = {index: value * unit.factor for index, value in known.items() if not isinstance(value, Unknown)}
+            found = {
+                index: value * unit.factor for index, value in known.items() if not isinstance(value, Unknown)
+            }
             yield f"gpu_{stem}_{unit.metric}", f"GPU, {stem.replace('_', ' ')}, by NVML.", "device", found
 
 
 def buckets(whole: Bin) -> list[tuple[str, float]]:
-    """Return cumulative counts of a histogram; each bucket's bound is exact within 4%, the width of a class."""
+    """Return cumulative counts of a histogram; each bucket's bound is exact within 4%, the width of a
+    class."""
     counts = (whole.counts or {}).items()
-    found = [(repr(le), float(sum(num for at, num in counts if WIDTH**at <= le * 1.0001))) for le in BUCKETS_S]
+    found = [
+        (repr(le), float(sum(num for at, num in counts if WIDTH**at <= le * 1.0001))) for le in BUCKETS_S
+    ]
     return [*found, ("+Inf", float(whole.num))]

@@ -1,8 +1,8 @@
 """Signal the processes of a run that this process started: ask them for their stacks, or kill them.
 
-A record names processes and signals, and anyone may have written it. So no signal goes to a process unless this process
-started it, which its environment and its start time prove. A watcher that joined the run of another process has
-started none, and signals none.
+A record names processes and signals, and anyone may have written it. So no signal goes to a process unless
+this process started it, which its environment and its start time prove. A watcher that joined the run of
+another process has started none, and signals none.
 """
 
 import contextlib
@@ -20,10 +20,12 @@ NOT_THE_USERS = ("-packages/", "/lib/python", "/dynotune/agent/", "<frozen")
 
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:
-    """Return the position of each Python thread, requested by the signal that the process announced and still catches.
+    """Return the position of each Python thread, requested by the signal that the process announced and still
+    catches.
 
-    Each thread is described by its innermost call and its innermost line of user code; the main thread comes first.
-    The list is empty if the process is not proved to be of the run in `folder`, or if the signal is none that the agent
+    Each thread is described by its innermost call and its innermost line of user code; the main thread comes
+    first. The list is empty if the process is not proved to be of the run in `folder`, or if the signal is
+    none that the agent
     chooses: a real-time signal.
     """
     process = processes.started_here(pid, folder)
@@ -42,7 +44,8 @@ def stacks(pid: int, number: int, folder: Path) -> list[str]:
 
 
 def kill(pids: list[int], folder: Path) -> None:
-    """Kill those of the processes that are proved to be of the run in `folder`, and all processes below them."""
+    """Kill those of the processes that are proved to be of the run in `folder`, and all processes below
+    them."""
     for pid in pids:
         if (process := processes.started_here(pid, folder)) is not None:
             for below in processes.descendants(pid):

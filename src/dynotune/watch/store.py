@@ -9,7 +9,8 @@ from itertools import takewhile
 MOST_BINS = 1800
 """Number of seconds (bins) that are stored."""
 WIDTH = 1.04
-"""Ratio of the upper to the lower end of a class of step times: quantiles are exact within 2%, half a class."""
+"""Ratio of the upper to the lower end of a class of step times: quantiles are exact within 2%, half a
+class."""
 SHORTEST_S, LONGEST_S = 1e-7, 1e6
 MOST_SERIES = 1024
 

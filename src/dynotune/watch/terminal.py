@@ -52,7 +52,8 @@ def summary(view: View) -> str:
 
 
 class Screen(Live):
-    """The whole view, drawn once a second in the terminal's current width. The last view remains on the screen."""
+    """The whole view, drawn once a second in the terminal's current width. The last view remains on the
+    screen."""
 
     def __init__(self) -> None:
         console = Console(highlight=False, markup=False)

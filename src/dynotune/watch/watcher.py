@@ -1,4 +1,5 @@
-"""Once a second: follow the run, analyse it, and pass its state to all displays. Start commands when alerts begin."""
+"""Once a second: follow the run, analyse it, and pass its state to all displays. Start commands when alerts
+begin."""
 
 import math
 import os
@@ -38,7 +39,9 @@ class RunWatcher:
         fail_on: from the id of an alert to the seconds that it may last.
     """
 
-    def __init__(self, folder: Path, *, started: bool = False, fail_on: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, started: bool = False, fail_on: Mapping[str, float] | None = None
+    ) -> None:
         self.started = started
         self.follower, self.analysis = Follower(folder), Analysis()
         self.show: list[Callable[[View], None]] = []
@@ -63,7 +66,8 @@ class RunWatcher:
             kill(self.follower.pids(), self.follower.folder)
 
     def run(self) -> None:
-        """Update the displays each second, until the run is over, an alert lasts too long, or `stop` is called."""
+        """Update the displays each second, until the run is over, an alert lasts too long, or `stop` is
+        called."""
         while not self._stopping.is_set():
             self.look(time.perf_counter())
             if self.follower.is_over or self.failed is not None:
@@ -100,18 +104,29 @@ class RunWatcher:
         return found
 
     def _view(self, now: float) -> View:
-        follower, step = self.follower, max((rank.num_steps for rank in self.follower.ranks.values()), default=0)
+        follower, step = (
+            self.follower,
+            max((rank.num_steps for rank in self.follower.ranks.values()), default=0),
+        )
         rows, room = follower.processes.rows, probe.host_memory.available_bytes()
         look = Look(
-            now, follower.begun_s or now, follower.store, [] if isinstance(follower.gpus, Unknown) else follower.gpus,
-            rows, room if isinstance(room, int) else None, self._num_cpus, step,
-        )  # fmt: skip
+            now,
+            follower.begun_s or now,
+            follower.store,
+            [] if isinstance(follower.gpus, Unknown) else follower.gpus,
+            rows,
+            room if isinstance(room, int) else None,
+            self._num_cpus,
+            step,
+        )
         moment, alerts, change = self.analysis.judge(look)
         if follower.is_over:
             alerts, change = [], None
         if change is not None and not any(mark.at_s == change.first.at_s for mark in follower.marks):
             text = f"from {change.before.cause}-bound to {moment.cause}-bound"
-            follower.marks.append(Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text))
+            follower.marks.append(
+                Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text)
+            )
         ranks = sorted(follower.ranks.values(), key=lambda rank: (len(rank.name), rank.name))
         steps = [_steps(look, rank) for rank in ranks]
         rates = [each.samples_per_s for each in steps if each.samples_per_s is not None]
@@ -175,12 +190,15 @@ class RunWatcher:
         return [alert for _, alert in self._alerted.values()]
 
     def _details(self) -> list[str]:
-        """Return what each thread is doing, if this process started the run, and the state of loader workers."""
+        """Return what each thread is doing, if this process started the run, and the state of loader
+        workers."""
         found = []
         for rank in self.follower.ranks.values():
             is_asked = self.started and isinstance(rank.stacks_by, int)
             threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if is_asked else []
-            found += [f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)]
+            found += [
+                f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)
+            ]
         workers = [row for row in self.follower.processes.rows if row.is_worker]
         return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]
 
@@ -209,9 +227,9 @@ class Begun:
 class Commands:
     """Shell commands, started without waiting for each alert that begins.
 
-    The command gets the alert as JSON (`schema.watch.Alert`) on its input: text that programs chose, such as names, is
-    never part of the command itself. At most four commands run at once; meanwhile further alerts start no command. The
-    commands' output goes to `output`.
+    The command gets the alert as JSON (`schema.watch.Alert`) on its input: text that programs chose, such as
+    names, is never part of the command itself. At most four commands run at once; meanwhile further alerts
+    start no command. The commands' output goes to `output`.
     """
 
     def __init__(self, command: str, output: IO[str]) -> None:
@@ -238,7 +256,9 @@ class Commands:
         assert started.stdin is not None
         try:
             # No more than a pipe can hold, so that a command that does not read blocks nobody.
-            told = document.without_secrets(msgspec.structs.replace(alert, details=alert.details[:MOST_DETAILS]))
+            told = document.without_secrets(
+                msgspec.structs.replace(alert, details=alert.details[:MOST_DETAILS])
+            )
             started.stdin.write(msgspec.json.encode(told))
             started.stdin.close()
         except BrokenPipeError:

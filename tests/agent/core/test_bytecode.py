@@ -16,7 +16,8 @@ BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"
 
 @pytest.fixture
 def import_module(tmp_path):
-    """Imports `mine` in a fresh interpreter, with bytecode kept; gives what Python read and wrote, in its own words."""
+    """Imports `mine` in a fresh interpreter, with bytecode kept; gives what Python read and wrote, in its own
+    words."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "mine.py").write_text("value = 7\n")
 
@@ -24,16 +25,22 @@ def import_module(tmp_path):
         base = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         kept = {"PYTHONPATH": f"{BOOTSTRAP}:{tmp_path / 'src'}", "DYNOTUNE_BYTECODE": str(tmp_path / "kept")}
         command = [sys.executable, "-v", "-c", "import mine; print('VALUE', mine.value)"]
-        done = subprocess.run(command, env={**base, **kept, **env}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env={**base, **kept, **env}, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "VALUE 7\n"
-        return [line for line in done.stderr.splitlines() if "mine." in line and not line.startswith("# destroy")]
+        return [
+            line for line in done.stderr.splitlines() if "mine." in line and not line.startswith("# destroy")
+        ]
 
     return run
 
 
 @pytest.mark.parametrize("env", [{}, {"PYTHONDONTWRITEBYTECODE": "1"}])
-def test_a_module_without_bytecode_is_compiled_once_and_its_folder_stays_as_it_is(env, import_module, tmp_path):
+def test_a_module_without_bytecode_is_compiled_once_and_its_folder_stays_as_it_is(
+    env, import_module, tmp_path
+):
     assert any(line.startswith("# created") for line in import_module(**env))
     assert any(f"# {tmp_path / 'kept'}" in line and "matches" in line for line in import_module(**env))
     assert [path.name for path in (tmp_path / "src").iterdir()] == ["mine.py"]

@@ -65,7 +65,9 @@ def test_page_forgets_earlier_fetches_when_the_delay_is_set_anew(tmp_path):
 def test_fetches_are_delayed_and_batches_the_same_when_a_delay_is_set(covered, num_workers):
     def batches():
         context = "fork" if num_workers else None
-        loader = torch.utils.data.DataLoader(Squares(), 4, num_workers=num_workers, multiprocessing_context=context)
+        loader = torch.utils.data.DataLoader(
+            Squares(), 4, num_workers=num_workers, multiprocessing_context=context
+        )
         return [batch.tolist() for batch in loader]
 
     plain = batches()

@@ -11,7 +11,8 @@ from dynotune.agent.core.hooks import AfterImport
 
 
 class OneLoader:
-    """A finder whose modules share one loader and whose specs are made once, as bundlers and import hooks do."""
+    """A finder whose modules share one loader and whose specs are made once, as bundlers and import hooks
+    do."""
 
     def __init__(self, *names):
         self.specs = {name: ModuleSpec(name, self) for name in names}
@@ -61,7 +62,8 @@ def test_calls_back_once_when_the_module_is_ready(hooks):
 
 
 def test_a_module_that_was_looked_for_before_is_still_imported(hooks):
-    """Finding it twice through one loader covered that loader twice; the second uncovering raised in the import."""
+    """Finding it twice through one loader covered that loader twice; the second uncovering raised in the
+    import."""
     seen = []
     hooks.call("dyno_one", seen.append)
     assert importlib.util.find_spec("dyno_one") is not None

@@ -13,7 +13,12 @@ from dynotune.agent.core import source_location
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """On the path, as after `pip install --target`: a package and a module that are listed, and a script."""
-    for name in ("tables_of_mine/__init__.py", "tables_of_mine/core/base.py", "small_of_mine.py", "train_of_mine.py"):
+    for name in (
+        "tables_of_mine/__init__.py",
+        "tables_of_mine/core/base.py",
+        "small_of_mine.py",
+        "train_of_mine.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("def function(): ...\n")
     info = tmp_path / "a_name_of_its_own-1.0.dist-info"

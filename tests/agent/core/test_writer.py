@@ -105,7 +105,9 @@ def test_a_record_that_is_full_stands_as_it_is(tmp_path, written, monkeypatch):
     assert [step.num_samples for step in steps] == list(range(len(steps)))
 
 
-def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_newest_are_kept(tmp_path, monkeypatch):
+def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_newest_are_kept(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
     writer = writers.Writer(str(tmp_path), {"watched": True})
     rank = Follower(tmp_path)
@@ -207,7 +209,9 @@ def test_an_interrupt_in_the_middle_of_writing_loses_one_entry_at_most(where, tm
     assert len(events["before"]) == len({line for *_, line in code.co_lines() if line})
 
 
-def test_writer_writes_a_signal_handlers_event_when_it_comes_in_the_middle_of_writing(tmp_path, written, monkeypatch):
+def test_writer_writes_a_signal_handlers_event_when_it_comes_in_the_middle_of_writing(
+    tmp_path, written, monkeypatch
+):
     writer = Writer(str(tmp_path))
     write = writer._write
 

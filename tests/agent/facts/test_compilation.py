@@ -13,7 +13,8 @@ def function():
 
 @pytest.fixture
 def recompilations(monkeypatch):
-    """Gives how often each reason made torch compile the function again, commonest first, by the failures it notes."""
+    """Gives how often each reason made torch compile the function again, commonest first, by the failures it
+    notes."""
 
     def told(*reasons):
         utils = SimpleNamespace(counters=Counter(), guard_failures={function.__code__: list(reasons)})

@@ -47,7 +47,7 @@ if __name__ == "__main__":
         model(batch).sum().backward()
         optimizer.step()
     print("done")
-"""
+"""  # noqa: E501
 
 
 def told(ran, num_workers):
@@ -84,7 +84,9 @@ def test_the_time_that_batches_take_is_known_wherever_they_are_made(
     assert (loading.busy_share is None) == (num_workers == 0)
     assert loading.items.function == "program.py(15): __getitem__"
     assert loading.collate.function == "program.py(20): stack"
-    assert {event.dataset for record in ran.records for event in record.all(BatchesFetched)} == {"__main__.Data"}
+    assert {event.dataset for record in ran.records for event in record.all(BatchesFetched)} == {
+        "__main__.Data"
+    }
     assert 40 <= loading.num_distinct <= 64
     assert loading.num_objects == 50_000 * 3
     assert loading.num_batches >= 20

@@ -75,7 +75,8 @@ def test_a_line_is_known_with_its_text_and_what_it_calls(looking):
 
 
 def test_a_line_is_told_as_it_was_though_the_thread_goes_on_while_its_stack_is_read(looking, monkeypatch):
-    """The thread wants the lock back at once: what is read of its frames one by one is of different moments."""
+    """The thread wants the lock back at once: what is read of its frames one by one is of different
+    moments."""
 
     def counts() -> None:
         json.dumps(list(range(2000)))
@@ -93,7 +94,8 @@ def test_a_line_is_told_as_it_was_though_the_thread_goes_on_while_its_stack_is_r
 
 
 class Frame:
-    """A frame of `parses` at an instruction; reading who called it takes so long that its thread may go on."""
+    """A frame of `parses` at an instruction; reading who called it takes so long that its thread may go
+    on."""
 
     f_code, f_lineno, f_globals = parses.__code__, 1, globals()
 
@@ -136,7 +138,9 @@ def test_another_thread_is_known_by_its_name_and_has_its_own_lines(looking):
     other = threading.Thread(target=spins, name="preparer")
     other.start()
     try:
-        found = looking(parses, lambda seen: len(seen) > 1 and min(each.num for each in seen.values()) >= ENOUGH)
+        found = looking(
+            parses, lambda seen: len(seen) > 1 and min(each.num for each in seen.values()) >= ENOUGH
+        )
     finally:
         ends.set()
         other.join()
@@ -151,7 +155,11 @@ def test_lines_of_a_loader_are_told_apart_from_the_loops_lines(looking):
             batch.sum()
 
     thread, *_ = looking(epoch)
-    assert at(thread, inside="loader", function=": __getitem__") + at(thread, inside="loader", function="<genexpr>") > 0
+    assert (
+        at(thread, inside="loader", function=": __getitem__")
+        + at(thread, inside="loader", function="<genexpr>")
+        > 0
+    )
     assert at(thread, inside="", function=": __getitem__") == 0
 
 
@@ -160,7 +168,9 @@ def test_no_frame_of_the_program_is_held_on_to_between_two_looks(looking, monkey
     held: list[str] = []
 
     def sleep(duration_s: float) -> None:
-        frames = {name for name, value in sys._getframe(1).f_locals.items() if isinstance(value, types.FrameType)}
+        frames = {
+            name for name, value in sys._getframe(1).f_locals.items() if isinstance(value, types.FrameType)
+        }
         held.extend(frames)
         time.sleep(duration_s)
 
@@ -170,7 +180,8 @@ def test_no_frame_of_the_program_is_held_on_to_between_two_looks(looking, monkey
 
 
 def test_line_sampler_keeps_no_objects_of_other_threads_functions_after_they_end(looking):
-    """In a worker forked meanwhile, a collection would free pinned batches of its parent, which ends the worker."""
+    """In a worker forked meanwhile, a collection would free pinned batches of its parent, which ends the
+    worker."""
 
     class Batch:
         pass

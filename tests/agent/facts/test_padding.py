@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from dynotune.agent.facts.padding import Padding
 
-LENGTHS = st.lists(st.integers(1, 12), min_size=2, max_size=16).filter(lambda lengths: max(lengths) - min(lengths) >= 2)
+LENGTHS = st.lists(st.integers(1, 12), min_size=2, max_size=16).filter(
+    lambda lengths: max(lengths) - min(lengths) >= 2
+)
 
 
 def ids(lengths, width, *, left=False, pad=0):

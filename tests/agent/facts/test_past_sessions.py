@@ -29,7 +29,8 @@ ONE = PROFILED + f"with profile({CPU}):\n    steps(3)\nsteps(40)\n"
 
 @pytest.fixture
 def sessions(fork_under_agent, script):
-    """`sessions(program)`: the facts `live.profiled_*` at the end of the plain window, without their prefix."""
+    """`sessions(program)`: the facts `live.profiled_*` at the end of the plain window, without their
+    prefix."""
 
     def run(program, *words, **how):
         path = program if isinstance(program, Path) else script(program)
@@ -45,16 +46,27 @@ def sessions(fork_under_agent, script):
 
 
 def test_past_sessions_are_none_when_the_program_never_profiled(sessions):
-    assert sessions(PROFILED + "steps(40)\n") == {"sessions": 0, "place": "", "activities": [], "teardown": False}
+    assert sessions(PROFILED + "steps(40)\n") == {
+        "sessions": 0,
+        "place": "",
+        "activities": [],
+        "teardown": False,
+    }
 
 
 def test_past_sessions_have_place_and_activities_when_a_session_ended_before_the_window(sessions):
-    assert sessions(ONE) == {"sessions": 1, "place": "program.py:12", "activities": ["CPU"], "teardown": False}
+    assert sessions(ONE) == {
+        "sessions": 1,
+        "place": "program.py:12",
+        "activities": ["CPU"],
+        "teardown": False,
+    }
 
 
 def test_past_sessions_are_counted_each_when_a_schedule_repeats(sessions):
     program = (
-        f"with profile({CPU}, schedule=schedule(wait=1, warmup=1, active=1, repeat=3)) as own:\n    steps(40, own)\n"
+        f"with profile({CPU}, schedule=schedule(wait=1, warmup=1, active=1, repeat=3)) as own:\n    "
+        "steps(40, own)\n"
     )
     assert sessions(PROFILED + program)["sessions"] == 3
 
@@ -70,7 +82,9 @@ def test_past_sessions_leave_out_marks_for_other_profilers_when_kineto_recorded_
 
 
 @pytest.mark.parametrize(("value", "teardown"), [("1", True), ("0", False), ("true", False)])
-def test_past_sessions_say_that_cupti_is_taken_down_when_the_environment_asked_for_it(value, teardown, sessions):
+def test_past_sessions_say_that_cupti_is_taken_down_when_the_environment_asked_for_it(
+    value, teardown, sessions
+):
     assert sessions(ONE, env={"TEARDOWN_CUPTI": value})["teardown"] is teardown
 
 

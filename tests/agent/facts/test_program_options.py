@@ -94,7 +94,9 @@ def parsed(run_under_agent, script):
 def options_of(run_under_agent, script, program, arguments):
     """The options by name that a program recorded, and the parsers."""
     if "TRAIN" in program:
-        program = program.replace("    TRAIN", "\n".join(f"    {line}" for line in TRAIN.strip().splitlines()))
+        program = program.replace(
+            "    TRAIN", "\n".join(f"    {line}" for line in TRAIN.strip().splitlines())
+        )
     else:
         program += TRAIN
     secrets = {"secret_hints": redaction.HINTS, "secret_patterns": redaction.PATTERNS}
@@ -109,7 +111,12 @@ def test_options_are_recorded_when_argparse_reads_the_command_line(parsed):
     rows, parsers = parsed(ARGPARSE, "somewhere", "-j", "4", "--no-compile")
     assert parsers == {"argparse"}
     workers = rows["--workers"]
-    assert (workers.value, workers.default, workers.const, workers.flags) == ("4", "2", None, ["-j", "--workers"])
+    assert (workers.value, workers.default, workers.const, workers.flags) == (
+        "4",
+        "2",
+        None,
+        ["-j", "--workers"],
+    )
     assert workers.help == "data loading workers"
     assert (rows["--amp"].value, rows["--amp"].const) == ("False", "True")
     assert (rows["--no-compile"].value, rows["--no-compile"].const) == ("False", "False")
@@ -124,7 +131,9 @@ def test_secrets_are_left_out_when_options_have_telling_names(parsed, tmp_path):
     assert "--api-key" not in rows
     written = b"".join(file.read_bytes() for file in tmp_path.glob("run-*/*.rec"))
     assert b"options" in written
-    assert not [secret for secret in (b"first-secret", b"second-secret-5678", b"hunter22") if secret in written]
+    assert not [
+        secret for secret in (b"first-secret", b"second-secret-5678", b"hunter22") if secret in written
+    ]
 
 
 def test_options_of_both_parsers_are_recorded_when_a_program_has_subcommands(parsed):

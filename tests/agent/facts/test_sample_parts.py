@@ -124,7 +124,7 @@ class Data(Items):
     def load(self, index):
         self.table = getattr(self, "table", None) or sqlite3.connect("all.db")
         return self.table.execute("select value from items where name = ?", (str(index % 60_000),)).fetchone()[0]
-"""
+"""  # noqa: E501
 LOCK = """
 lock = threading.Lock()
 
@@ -227,7 +227,9 @@ USUAL = {("json", 0), ("zip", 1), ("collate", 1)}
         if (name, num_workers) != ("moved", 0)  # nothing is
     ],
 )
-def test_the_part_that_takes_the_time_is_the_largest_with_its_line(name, num_workers, script, fork_under_agent):
+def test_the_part_that_takes_the_time_is_the_largest_with_its_line(
+    name, num_workers, script, fork_under_agent
+):
     program, (part, what), text = PROGRAMS[name]
     options = "" if "OPTIONS" in program else "\nOPTIONS = {}\n"
     tasks = [window_task(20, 100)] if not num_workers else []
@@ -324,7 +326,9 @@ for batch in DataLoader(Rows(), 4, collate_fn=pads, num_workers=2):
 """
 
 
-def test_padding_and_a_data_set_that_each_worker_yields_whole_are_facts_of_the_loader(script, fork_under_agent):
+def test_padding_and_a_data_set_that_each_worker_yields_whole_are_facts_of_the_loader(
+    script, fork_under_agent
+):
     ran = fork_under_agent([script(PADDED)], observe=True, tasks=[window_task(40, 20)])
     (told,) = max(ran.records, key=lambda record: len(record.steps)).last(StateRead).loaders
     assert told.padding.by == "a constant tail"

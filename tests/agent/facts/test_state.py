@@ -1,4 +1,5 @@
-"""What the agent says of a program at its window's end, in real programs; and that it changes none of them."""
+"""What the agent says of a program at its window's end, in real programs; and that it changes none of
+them."""
 
 from __future__ import annotations
 
@@ -115,7 +116,9 @@ def observed(fork_under_agent, script):
     """`observed(program)`: what it printed, its record and its state."""
 
     def run(program, compiler=True):
-        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, tasks=[window_task(15, 12)])
+        ran = fork_under_agent(
+            [script(program)], compiler=compiler, observe=True, tasks=[window_task(15, 12)]
+        )
         assert ran.returncode == 0, ran.stderr
         record = max(ran.records, key=lambda record: len(record.steps))
         return ran, record, state_of_process(record, ran.launched_s)
@@ -130,10 +133,18 @@ def test_loader_model_and_optimizer_are_described_as_they_are(observed):
     assert failed_parts(record) == []
     (loader,) = found.loaders
     assert (loader.dataset, loader.sampler) == ("__main__.Pictures", "torch.utils.data.sampler.RandomSampler")
-    assert (loader.collate, loader.batch_size, loader.num_items, loader.num_batches) == ("__main__.Batch", 16, 64, 4)
+    assert (loader.collate, loader.batch_size, loader.num_items, loader.num_batches) == (
+        "__main__.Batch",
+        16,
+        64,
+        4,
+    )
     assert loader.drop_last
     assert loader.batch_is_pinnable is False
-    assert [(tensor.shape, tensor.dtype) for tensor in loader.batch] == [([16, 3, 8, 8], "float32"), ([16], "int64")]
+    assert [(tensor.shape, tensor.dtype) for tensor in loader.batch] == [
+        ([16, 3, 8, 8], "float32"),
+        ([16], "int64"),
+    ]
     assert loader.place.function == "program.py(31): <module>"
     assert loader.num_begun >= 6
     (model,) = found.models
@@ -141,7 +152,11 @@ def test_loader_model_and_optimizer_are_described_as_they_are(observed):
     assert model.num_modules == {"convolution": 1, "norm-batch": 1, "dropout": 1, "linear": 1}
     assert (model.training, model.num_training, model.channels_last_share) == (True, 2, 1.0)
     assert (model.dtypes, model.devices) == ({"float32": 410}, {"cpu": 410})
-    assert (model.call.autocast, model.call.grad_enabled, model.call.num_input_shapes) == ("bfloat16", True, 1)
+    assert (model.call.autocast, model.call.grad_enabled, model.call.num_input_shapes) == (
+        "bfloat16",
+        True,
+        1,
+    )
     assert (model.call.output_requires_grad, model.call.place.function) == (True, "program.py(33): <module>")
     (optimizer,) = found.optimizers
     assert (optimizer.name, optimizer.foreach, optimizer.scaled) == ("torch.optim.adamw.AdamW", False, True)

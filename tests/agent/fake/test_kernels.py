@@ -54,7 +54,9 @@ sizes = st.integers(1, 1 << 16) | st.integers(1, 1 << 12).map(lambda size: 4 * s
 gpus = st.sampled_from([40 * 1024, 58 * 1536, 108 * 2048, H100])
 
 
-@pytest.mark.parametrize(("columns", "num_bytes"), [(1000, 65_536_000), (2048, 134_217_728), (512, 33_554_432)])
+@pytest.mark.parametrize(
+    ("columns", "num_bytes"), [(1000, 65_536_000), (2048, 134_217_728), (512, 33_554_432)]
+)
 def test_the_buffer_of_a_sum_over_rows_is_as_large_as_on_an_h200(columns, num_bytes):
     """As benchmarks/results/memory_peak_blocks_h200.json has them, of the gradients of biases."""
     results, semaphores = rows_summed(8192, columns)
@@ -78,7 +80,12 @@ def test_sums_over_neighbours_take_what_the_rule_of_torch_gives(rows, columns, l
     assert found == longhand(columns, rows, 4, threads, vector=1, inner=True, loads=loads)
 
 
-@given(rows=sizes, columns=sizes, dims=st.sampled_from([{0}, {1}, {0, 1}]), partial=st.sampled_from([2, 4, 8, 16, 32]))
+@given(
+    rows=sizes,
+    columns=sizes,
+    dims=st.sampled_from([{0}, {1}, {0, 1}]),
+    partial=st.sampled_from([2, 4, 8, 16, 32]),
+)
 def test_buffers_are_bounded_by_the_blocks_that_the_gpu_runs(rows, columns, dims, partial):
     assume(rows * columns < 1 << 30)
     found = kernels.reduction_bytes(dims, ((rows, columns), (columns, 1), 0, 2), partial, H100)
@@ -86,8 +93,8 @@ def test_buffers_are_bounded_by_the_blocks_that_the_gpu_runs(rows, columns, dims
     if inputs <= 4 * 255:  # at least four threads of a block share an output, and each must have 256 elements
         assert found == ()
     if found:
-        # A block has 128 threads or more, and its rows up to 128 outputs. The blocks are at most twice as many as the
-        # GPU can run, or as many as leave 256 elements to a thread, and one more for each output.
+        # A block has 128 threads or more, and its rows up to 128 outputs. The blocks are at most twice as
+        # many as the GPU can run, or as many as leave 256 elements to a thread, and one more for each output.
         most = max(2 * H100, rows * columns / (4 * 256) + rows * columns / inputs)
         assert found[0] <= partial * 128 * most
         assert found[1] <= 4 * H100 // 128
@@ -116,7 +123,9 @@ def test_dimensions_that_memory_holds_as_one_count_as_one(shape, columns):
 def test_a_tensor_is_reduced_in_the_order_of_memory_and_not_of_its_dimensions():
     turned = kernels.reduction_bytes({1}, ((1000, 8192), (1, 1000), 0, 2), 4, H100)
     assert turned == rows_summed(8192, 1000)
-    spread = kernels.reduction_bytes({0}, ((8192, 1000), (0, 0), 0, 2), 4, H100)  # as of the gradient of a sum
+    spread = kernels.reduction_bytes(
+        {0}, ((8192, 1000), (0, 0), 0, 2), 4, H100
+    )  # as of the gradient of a sum
     assert spread == longhand(8192, 1000, 4, H100, vector=1, inner=False)
 
 
@@ -135,7 +144,9 @@ def test_an_input_is_copied_into_the_results_type_whatever_the_size():
 
 def test_a_tensor_of_more_than_2_gib_is_reduced_by_several_kernels_one_after_another():
     fits = rows_summed(1 << 15, 1 << 15)
-    assert rows_summed(1 << 16, 1 << 15) == rows_summed(1 << 17, 1 << 15) == fits > rows_summed(1 << 14, 1 << 15)
+    assert (
+        rows_summed(1 << 16, 1 << 15) == rows_summed(1 << 17, 1 << 15) == fits > rows_summed(1 << 14, 1 << 15)
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,12 +176,15 @@ def test_partial_results_are_as_wide_as_the_kernel_keeps_them(call, partial):
     class Seen(dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            found.append(kernels.buffers(func, args, kwargs or {}, [*out] if isinstance(out, tuple) else [out], H100))
+            found.append(
+                kernels.buffers(func, args, kwargs or {}, [*out] if isinstance(out, tuple) else [out], H100)
+            )
             return out
 
     with Seen():
         call(torch, torch.empty(8192, 1000, dtype=torch.bfloat16, device="meta"))
     expected = rows_summed(8192, 1000, partial=partial) if partial else ()
     assert found[-1][-len(expected) or None :] == expected
-    # The kernel itself widens halves to float32; an input of another type is first copied into that of the result.
+    # The kernel itself widens halves to float32; an input of another type is first copied into that of the
+    # result.
     assert found[-1][: len(found[-1]) - len(expected)] == (8192 * 1000 * 8,) * (partial == 8)

@@ -1,4 +1,5 @@
-"""Inference compiled, in place and in a function, when its step has long been found; recompiling is an error."""
+"""Inference compiled, in place and in a function, when its step has long been found; recompiling is an
+error."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""Inference of a module compiled as a whole and one compiled by its blocks, in turn; recompilations are errors."""
+"""Inference of a module compiled as a whole and one compiled by its blocks, in turn; recompilations are
+errors."""
 
 import torch
 from torch import nn

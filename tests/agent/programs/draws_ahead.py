@@ -1,4 +1,5 @@
-"""Each batch is used when the next one has been drawn, as accelerate's loaders do; the last of an epoch without."""
+"""Each batch is used when the next one has been drawn, as accelerate's loaders do; the last of an epoch
+without."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""Finds out the shapes of its layers by calling each, gradients and all, before it trains the whole; a short run."""
+"""Finds out the shapes of its layers by calling each, gradients and all, before it trains the whole; a short
+run."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""Lightning: a sanity check first, validation after each epoch, the forward inside the optimizer's closure."""
+"""Lightning: a sanity check first, validation after each epoch, the forward inside the optimizer's
+closure."""
 
 import logging
 import tempfile

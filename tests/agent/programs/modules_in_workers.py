@@ -1,4 +1,5 @@
-"""Workers of loaders run modules too: transforms are often built as such. Their calls are no steps of the program."""
+"""Workers of loaders run modules too: transforms are often built as such. Their calls are no steps of the
+program."""
 
 import torch
 from torch import nn

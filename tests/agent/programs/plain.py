@@ -4,7 +4,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-train = DataLoader(TensorDataset(torch.randn(100, 8), torch.randint(0, 2, (100,))), batch_size=8, shuffle=True)
+train = DataLoader(
+    TensorDataset(torch.randn(100, 8), torch.randint(0, 2, (100,))), batch_size=8, shuffle=True
+)
 val = DataLoader(TensorDataset(torch.randn(40, 8), torch.randint(0, 2, (40,))), batch_size=10)
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Sequential(nn.Linear(16, 2)))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -1,4 +1,5 @@
-"""Looks at the data, then trains three models one after another, all of them kept, each with a loop of its own."""
+"""Looks at the data, then trains three models one after another, all of them kept, each with a loop of its
+own."""
 
 import torch
 from torch import nn

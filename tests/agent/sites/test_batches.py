@@ -172,7 +172,7 @@ loader = trainer.get_train_dataloader()
 batches = list(loader)
 out["all"] = sorted(sum(batches, [])) == list(range(1003))
 out["padded"] = padded(batches)
-""",
+""",  # noqa: E501
         "loader.batches=by-length",
     )
     assert done.out.pop("padded") < 1.15

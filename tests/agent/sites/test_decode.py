@@ -88,7 +88,7 @@ out["drafted"] = drafted.convert("RGB").size
 thumbnail = opened(jpeg())
 thumbnail.thumbnail((16, 16))
 out["thumbnail"] = np.asarray(thumbnail).tolist()
-"""
+"""  # noqa: E501
 
 
 def test_decode_backend_leaves_pictures_to_pillow_when_another_decoder_might_change_them(child):
@@ -139,7 +139,7 @@ for sizes in DataLoader(names, 4, collate_fn=lambda files: [Image.open(file).con
     if time.perf_counter() > until:
         break
 print(sizes[0])
-"""
+"""  # noqa: E501
     )
     ran = run_under_agent([script(program)], observe=True)
     assert (ran.returncode, ran.stdout) == (0, "(128, 96)\n"), ran.stderr
@@ -162,7 +162,7 @@ class Files(Dataset):
         return torch.from_numpy(np.array(opened(jpeg(smooth // (index + 1))).convert("RGB")))
 
 out["shapes"] = [list(batch.shape) for batch in DataLoader(Files(), 4, num_workers=2, multiprocessing_context="fork")]
-""",
+""",  # noqa: E501
         "decode.backend=simplejpeg",
     )
     assert done.out["shapes"] == [[4, 96, 128, 3]] * 3
@@ -181,7 +181,7 @@ for shapes in DataLoader([jpeg()] * 10 ** 6, 4, collate_fn=lambda files: [opened
     if time.perf_counter() > until:
         break
 print(len(shapes))
-"""
+"""  # noqa: E501
     )
     site = {"type": "library", "action": "decode"}
     plan = [{"knob": "decode.backend", "value": "simplejpeg", "site": site, "keep": False}]
@@ -212,7 +212,9 @@ out["same"] = found == [np.asarray(opened(data)).mean() for data in files]
 
 def test_a_library_that_cannot_be_used_leaves_the_program_as_it_is_and_is_told(child):
     program = (
-        "import sys\nsys.modules['simplejpeg'] = None\n" + PICTURES + "out['far'] = opened(jpeg()).convert('RGB').size"
+        "import sys\nsys.modules['simplejpeg'] = None\n"
+        + PICTURES
+        + "out['far'] = opened(jpeg()).convert('RGB').size"
     )
     done = child(program, "decode.backend=simplejpeg")
     assert done.out["far"] == [128, 96]

@@ -83,7 +83,8 @@ def test_delays_cannot_be_applied_at_the_start():
 
 
 @pytest.mark.parametrize(
-    ("function", "call"), [(module_function, lambda: module_function(1)), (Owner.method, lambda: Owner().method(1))]
+    ("function", "call"),
+    [(module_function, lambda: module_function(1)), (Owner.method, lambda: Owner().method(1))],
 )
 def test_function_is_delayed_once_a_step_when_it_is_called_often(function, call):
     found = site("function", **place(function))

@@ -40,7 +40,12 @@ dist.destroy_process_group()
 
 
 def test_all_arguments_are_those_that_were_asked_for(child):
-    settings = ("bucket_cap_mb=7", "gradient_as_bucket_view=true", "static_graph=true", "find_unused_parameters=false")
+    settings = (
+        "bucket_cap_mb=7",
+        "gradient_as_bucket_view=true",
+        "static_graph=true",
+        "find_unused_parameters=false",
+    )
     done = child(ALONE + WRAPPED, *(f"ddp.{setting}" for setting in settings))
     assert done.out == {"found": [7 * 1024 * 1024, True, True, False]}
     assert len(done.readback) == 4

@@ -38,7 +38,8 @@ out["inherited"] = inherited("CUBLAS_WORKSPACE_CONFIG")
 
 
 def test_cupti_is_asked_to_be_taken_down_when_torch_would_forbid_it(child):
-    """torch.compile writes 0 where graphs and CUDA before 12.6 meet; Kineto asks getenv at each session's end."""
+    """torch.compile writes 0 where graphs and CUDA before 12.6 meet; Kineto asks getenv at each session's
+    end."""
     done = child(
         PRELUDE
         + """
@@ -188,7 +189,9 @@ def test_the_system_malloc_is_read_back_from_the_mapped_libraries(child):
     assert done.readback["host.malloc"]["ok"] is True
 
 
-@pytest.mark.skipif(environment.find_library(("libjemalloc.so.2",)) is None, reason="jemalloc is not installed")
+@pytest.mark.skipif(
+    environment.find_library(("libjemalloc.so.2",)) is None, reason="jemalloc is not installed"
+)
 def test_jemalloc_is_mapped_when_it_is_preloaded(child):
     done = child("", "host.malloc=jemalloc", torch=False)
     assert done.readback["host.malloc"]["ok"] is True
@@ -204,7 +207,11 @@ def test_a_library_that_was_not_mapped_is_not_taken_for_preloaded(child):
 
 def test_a_secret_is_kept_and_read_back_though_the_plan_does_not_hold_it(child):
     done = child(
-        PRELUDE + 'os.environ["A_TOKEN"] = "other"\nout["c"] = c("A_TOKEN")\nout["inherited"] = inherited("A_TOKEN")\n',
+        PRELUDE
+        + (
+            'os.environ["A_TOKEN"] = "other"\nout["c"] = c("A_TOKEN")\nout["inherited"] = '
+            'inherited("A_TOKEN")\n'
+        ),
         "env.A_TOKEN=abc",
         torch=False,
     )

@@ -58,7 +58,9 @@ def test_lightning_trains_with_all_of_it(child):
     )
     assert done.out == {"output": "torch.float32", "counts": [6, 24], "workers": 1}
     assert done.errors() == []
-    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(done.readback, True)
+    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(
+        done.readback, True
+    )
     assert len(done.readback) == 6
 
 
@@ -116,7 +118,9 @@ def test_a_hugging_face_trainer_trains_with_all_of_it(child):
         "samples": 12,
     }
     assert done.errors() == []
-    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(done.readback, True)
+    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(
+        done.readback, True
+    )
 
 
 ACCELERATE = """
@@ -145,7 +149,9 @@ def test_accelerate_builds_its_loader_from_the_one_that_was_set(child, workers):
     pytest.importorskip("accelerate")
     done = child(ACCELERATE, f"loader.num_workers={workers}", "optimizer.fused=true")
     assert done.out == {"num": 12, "workers": workers}
-    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(done.readback, True)
+    assert {knob: answer["ok"] for knob, answer in done.readback.items()} == dict.fromkeys(
+        done.readback, True
+    )
 
 
 def test_accelerates_shard_around_a_stream_that_does_not_shard_by_worker_is_refused_workers(child):

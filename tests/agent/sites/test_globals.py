@@ -42,12 +42,16 @@ def test_global_settings_lose_and_readback_says_so_when_the_program_sets_them_la
     assert done.out["found"] == [True, "medium"]
     assert done.readback["cudnn.benchmark"]["ok"] is True
     assert done.readback["cudnn.benchmark"]["detail"] == "the program set it to false; it was put back"
-    assert done.readback["matmul.fp32_precision"]["detail"] == "the program set it to highest; it was put back"
+    assert (
+        done.readback["matmul.fp32_precision"]["detail"] == "the program set it to highest; it was put back"
+    )
     assert {event["knob"] for event in done.events} == set(done.readback)
 
 
 def test_a_change_after_the_window_has_begun_is_found_out(child):
-    done = child("import torch\nsettings.hold()\ntorch.backends.cudnn.benchmark = False", "cudnn.benchmark=true")
+    done = child(
+        "import torch\nsettings.hold()\ntorch.backends.cudnn.benchmark = False", "cudnn.benchmark=true"
+    )
     assert done.readback["cudnn.benchmark"]["ok"] is False
     assert "after the window had begun" in done.readback["cudnn.benchmark"]["detail"]
 
@@ -76,7 +80,9 @@ def test_matmul_precision_is_read_and_put_back_where_the_program_uses_the_newer_
 def test_a_module_attribute_that_this_torch_lacks_is_reported_and_not_invented(child):
     site = {"type": "attr", "path": "torch.backends.cudnn.never_heard_of"}
     planned = [{"knob": "cudnn.never", "value": True, "site": site, "keep": True}]
-    done = child("import torch\nout['has'] = hasattr(torch.backends.cudnn, 'never_heard_of')", planned=planned)
+    done = child(
+        "import torch\nout['has'] = hasattr(torch.backends.cudnn, 'never_heard_of')", planned=planned
+    )
     assert done.out["has"] is False
     assert done.readback["cudnn.never"]["ok"] is False
     assert "never_heard_of" in done.readback["cudnn.never"]["detail"]

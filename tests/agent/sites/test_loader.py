@@ -27,7 +27,8 @@ out["values"] = [sorted(x for (batch,) in loader for x in batch.tolist()) for lo
 
 
 def test_a_program_without_workers_gets_them_however_python_starts_processes(script, run_under_agent):
-    """Python 3.14 would run the program once more in each worker, which a program without workers need not allow."""
+    """Python 3.14 would run the program once more in each worker, which a program without workers need not
+    allow."""
     program = LOADER + "print('begun')\nprint(sum(len(batch) for (batch,) in DataLoader(data, 4)))\n"
     site = {"type": "constructor", "targets": ["torch.utils.data.DataLoader"], "argument": "num_workers"}
     workers = {"knob": "loader.num_workers", "value": 2, "site": site, "keep": False}
@@ -90,7 +91,9 @@ out["num"] = len(list(loader))
 
 
 def test_worker_settings_are_refused_with_the_reason_when_a_loader_has_no_workers(child):
-    done = child(LOADER + "list(DataLoader(data, 4))", "loader.prefetch_factor=4", "loader.persistent_workers=true")
+    done = child(
+        LOADER + "list(DataLoader(data, 4))", "loader.prefetch_factor=4", "loader.persistent_workers=true"
+    )
     for answer in done.readback.values():
         assert answer["ok"] is False
         assert "num_workers above 0" in answer["detail"]
@@ -232,7 +235,9 @@ for name, loader in loaders.items():
 
 
 def test_pinning_without_a_gpu_is_not_taken_for_pinning(child):
-    done = child(LOADER + "out['cuda'] = torch.cuda.is_available()\nlist(DataLoader(data))", "loader.pin_memory=true")
+    done = child(
+        LOADER + "out['cuda'] = torch.cuda.is_available()\nlist(DataLoader(data))", "loader.pin_memory=true"
+    )
     if not done.out["cuda"]:
         assert done.readback["loader.pin_memory"]["ok"] is False
         assert "without a GPU" in done.readback["loader.pin_memory"]["detail"]

@@ -1,7 +1,7 @@
 """What a loader's workers have made and what they still have to make, as torch's own iterators tell it.
 
-These tests read private names: `Router.waiting` tells whether workers are done, and only `_done` tells how many batches
-were made of those that were asked for, which tests must know to hold workers at one moment.
+These tests read private names: `Router.waiting` tells whether workers are done, and only `_done` tells how
+many batches were made of those that were asked for, which tests must know to hold workers at one moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from dynotune.agent.sites.loader_router import _done
 
-# Items from the fifth on wait for the gate. In a process of its own: workers are forked, and tests have threads.
+# Items from the fifth on wait for the gate. In a process of its own: workers are forked, and tests have
+# threads.
 HELD = """
 import multiprocessing, torch
 from torch.utils.data import DataLoader, Dataset
@@ -39,7 +40,9 @@ print(_done(iterator))
 
 
 def test_batches_that_are_made_and_batches_that_are_asked_for_are_told_apart():
-    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout == "(4, 4)\n", done.stderr
 
 
@@ -53,7 +56,8 @@ def test_ready_batches_count_as_many_as_there_may_be_when_torch_does_not_tell():
     assert _done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)
 
 
-# Drawn from by turns, with workers that wait for the gate: what a worker has not begun is taken back and given again.
+# Drawn from by turns, with workers that wait for the gate: what a worker has not begun is taken back and
+# given again.
 HELD_BACK = """
 import multiprocessing, torch
 from types import SimpleNamespace
@@ -98,7 +102,9 @@ print(sorted(drawn) == list(range(80)), drawn[:60] == list(range(60)))
 
 
 def test_tasks_that_no_worker_has_begun_wait_for_the_loaders_next_turn():
-    done = subprocess.run([sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=120, check=False
+    )
     expected = ["while the other is drawn from False", "of 8, ready 2 begun since False", "True True"]
     assert done.stdout.splitlines() == expected, done.stderr
 
@@ -125,6 +131,8 @@ print(*drawn(None, 4))
 
 
 def test_a_batch_that_no_other_replaces_is_counted_at_the_end_of_an_epoch():
-    done = subprocess.run([sys.executable, "-c", DRAINED], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DRAINED], capture_output=True, text=True, timeout=120, check=False
+    )
     expected = ["[5, 6, 7] 0", "[0, 1, 2, 3, 4] 0", "[8] 0", "[9, 10, 11, 12] 4"]
     assert done.stdout.splitlines() == expected, done.stderr

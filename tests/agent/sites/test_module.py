@@ -235,7 +235,9 @@ print(num_graphs)
 """
 
 
-def test_compiled_module_keeps_a_whole_graph_when_its_first_call_makes_and_keeps_a_tensor(fork_under_agent, script):
+def test_compiled_module_keeps_a_whole_graph_when_its_first_call_makes_and_keeps_a_tensor(
+    fork_under_agent, script
+):
     ran = fork_under_agent([script(ANCHORED)], settings=[COMPILED])
     assert (ran.stdout.strip(), ran.returncode) == ("1", 0), ran.stderr
 
@@ -408,7 +410,9 @@ out["compiled"] = type(net._compiled_call_impl).__name__
 
 
 @pytest.mark.parametrize("given", ["x, depth=2", "{'x': x}, depth=2"])
-def test_a_module_that_calls_itself_and_is_given_tensors_only_is_compiled_whole(fork_under_agent, script, given):
+def test_a_module_that_calls_itself_and_is_given_tensors_only_is_compiled_whole(
+    fork_under_agent, script, given
+):
     program = f"""
 import torch
 class Tree(torch.nn.Module):

@@ -128,4 +128,7 @@ settings.readback()
 """,
         "optimizer.fused=true",
     )
-    assert (done.readback["optimizer.fused"]["found"], done.readback["optimizer.fused"]["ok"]) == ("true", True)
+    assert (done.readback["optimizer.fused"]["found"], done.readback["optimizer.fused"]["ok"]) == (
+        "true",
+        True,
+    )

@@ -68,7 +68,9 @@ def test_the_layers_of_modules_that_are_kept_stay_as_they_are(child):
     assert done.readback["precision.quantize_keep"]["ok"] is True
 
 
-@pytest.mark.parametrize(("device", "kinds"), [("meta", ["Rounded", "Parameter"]), ("cpu", ["Rounded", "Rounded"])])
+@pytest.mark.parametrize(
+    ("device", "kinds"), [("meta", ["Rounded", "Parameter"]), ("cpu", ["Rounded", "Rounded"])]
+)
 def test_layers_that_torchao_would_multiply_on_the_host_keep_their_weights(child, device, kinds):
     odd = f"net.head = torch.nn.Linear(64, 57)\nnet, x = net.eval().to('{device}'), x.to('{device}')\n"
     done = child(MADE_UP + NET + odd + "with torch.no_grad():\n    net(x)\nout['kinds'] = kinds()", INT8_BOTH)
@@ -80,7 +82,9 @@ def test_layers_that_torchao_would_multiply_on_the_host_keep_their_weights(child
 def test_a_weight_that_torchao_puts_back_as_it_was_does_not_count_and_can_be_trained(child, condition):
     """It does so with floating-point layers whose sizes its kernel cannot take."""
     same = MADE_UP.replace(ROUNDS, f"if {condition}:\n{FREEZES}            else:\n                {ROUNDS}")
-    program = "own = net.head.weight\nwith torch.no_grad():\n    net(x)\nout['same'] = net.head.weight is own\n"
+    program = (
+        "own = net.head.weight\nwith torch.no_grad():\n    net(x)\nout['same'] = net.head.weight is own\n"
+    )
     done = child(same + NET + program + "out['trains'] = net.head.weight.requires_grad", INT8)
     assert done.out == {"same": True, "trains": True}
     answer = done.readback["precision.quantize"]

@@ -28,7 +28,7 @@ for images in DataLoader(torch.randn(16_000, 1).expand(-1, 3 * 64), batch_size=8
     model(images.reshape(-1, 3, 8, 8)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-"""
+"""  # noqa: E501
 SERVES = """
 import sys, torch, types
 def quantize_(model, config, filter_fn):
@@ -90,7 +90,9 @@ def program(request, target_python):
 def planned(tmp_path, program):
     """The settings of the program, as they stand in a plan."""
     texts = [text for made_for, text in SETTINGS.values() if made_for is program]
-    _, plan = environment.build([knobs.parse(text) for text in texts], dict(os.environ), run_dir=tmp_path, facts={})
+    _, plan = environment.build(
+        [knobs.parse(text) for text in texts], dict(os.environ), run_dir=tmp_path, facts={}
+    )
     return msgspec.to_builtins(plan)
 
 
@@ -99,7 +101,9 @@ def told(answers):
 
 
 def expected(planned):
-    texts = {one["knob"]: str(one["value"]).lower() for one in planned if one["knob"] != "transfer.non_blocking"}
+    texts = {
+        one["knob"]: str(one["value"]).lower() for one in planned if one["knob"] != "transfer.non_blocking"
+    }
     return {knob: (text, True) for knob, text in texts.items()}
 
 
@@ -128,18 +132,26 @@ def test_a_site_that_is_not_switched_says_so_when_it_is_asked_within_a_run():
         if not site.is_switched:
             assert site.cannot is Site.cannot, site.__name__
     assert SITES["env"]([setting], None, True).cannot() == ""
-    assert SITES["env"]([setting], None, False).cannot() == "env.SOME_NAME cannot be switched while the program runs"
+    assert (
+        SITES["env"]([setting], None, False).cannot()
+        == "env.SOME_NAME cannot be switched while the program runs"
+    )
 
 
 def test_settings_are_grouped_in_the_order_of_the_registry_when_they_come_in_another():
     decode = {"knob": "decode.backend", "site": {"type": "module", "action": "decode"}}
-    loader = {"knob": "loader.num_workers", "site": {"type": "constructor", "targets": ["torch.utils.data.DataLoader"]}}
+    loader = {
+        "knob": "loader.num_workers",
+        "site": {"type": "constructor", "targets": ["torch.utils.data.DataLoader"]},
+    }
     unknown = {"knob": "new.knob", "site": {"type": "new"}}
     groups = by_site([unknown, decode, loader])
     assert list(groups) == [SITES["torch.utils.data.DataLoader"], SITES["decode"], None]
 
 
-def test_each_setting_is_read_back_when_it_is_applied_at_the_start(program, planned, script, fork_under_agent):
+def test_each_setting_is_read_back_when_it_is_applied_at_the_start(
+    program, planned, script, fork_under_agent
+):
     ran = fork_under_agent([script(program)], settings=planned)
     assert (ran.returncode, ran.stderr, ran.stepping.errors) == (0, "", [])
     (record,) = [one for one in ran.records if one.last(SettingsReadBack)]
@@ -148,7 +160,9 @@ def test_each_setting_is_read_back_when_it_is_applied_at_the_start(program, plan
     assert told(answers) == expected(planned)
 
 
-def test_each_setting_is_read_back_when_it_is_switched_within_a_run(program, planned, script, fork_under_agent):
+def test_each_setting_is_read_back_when_it_is_switched_within_a_run(
+    program, planned, script, fork_under_agent
+):
     arms = [[setting] for setting in planned]
     order = {"type": "switch-arms", "at_step": 12, "arms": arms, "num_blocks": 1, "stretch_steps": 2}
     ran = fork_under_agent([script(program)], tasks=[order])

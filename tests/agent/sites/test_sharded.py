@@ -95,7 +95,9 @@ def test_fsdp_prefetch_leaves_modules_alone_when_the_program_gathers_ahead_itsel
     assert "itself" in done.readback["fsdp.prefetch"]["detail"]
 
 
-@pytest.mark.parametrize("begin", [NET + WRAPPED + SECOND, NET + WRAPPED + "net = Both(first)\n"], ids=["two", "one"])
+@pytest.mark.parametrize(
+    "begin", [NET + WRAPPED + SECOND, NET + WRAPPED + "net = Both(first)\n"], ids=["two", "one"]
+)
 def test_models_within_a_module_that_is_not_sharded_each_keep_to_themselves(child, begin):
     settings = "fsdp.reshard_after_forward=true", "fsdp.prefetch=2"
     done = child(BEGIN + begin + STEPS + "net = first\n" + FOUND, *settings)
@@ -131,7 +133,9 @@ def test_no_rank_gathers_ahead_of_a_model_that_has_not_begun(tmp_path):
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ranks.py"]
     ours = [sys.executable, "-m", "dynotune", "run", "--set", "fsdp.prefetch=2", "--", *ranks]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(ours, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        ours, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -145,7 +149,9 @@ def test_every_rank_has_it_and_learns_the_same(tmp_path):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
     said = []
     for words in (ranks, [*ours, "--", *ranks]):
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+        )
         assert done.returncode == 0, done.stderr
         lines = [line.partition("RANK ")[2] for line in done.stdout.splitlines() if "RANK " in line]
         said.append(sorted(json.loads(line) for line in lines))

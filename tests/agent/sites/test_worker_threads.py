@@ -35,7 +35,8 @@ def test_each_worker_has_the_threads_asked_for_and_the_programs_own_begin(child)
 def test_a_worker_that_is_not_forked_gets_the_programs_own_begin_alone(child):
     program = 'CONTEXT = "spawn"' + THREADS
     done = child(
-        program + 'out["left"] = loader.worker_init_fn.__reduce__()[1] == (begun,)\n', "loader.worker_threads=3"
+        program + 'out["left"] = loader.worker_init_fn.__reduce__()[1] == (begun,)\n',
+        "loader.worker_threads=3",
     )
     assert done.out["left"] is True
     assert done.readback["loader.worker_threads"]["ok"] is False

@@ -72,7 +72,9 @@ def test_an_iterator_that_another_library_makes_is_left_alone(told):
     assert told.events == []
 
 
-@pytest.mark.parametrize("answer", [{}.__getitem__, lambda name: lambda: name], ids=["raises", "answers anything"])
+@pytest.mark.parametrize(
+    "answer", [{}.__getitem__, lambda name: lambda: name], ids=["raises", "answers anything"]
+)
 def test_an_iterator_that_answers_names_by_its_own_code_is_drawn_as_without_us(monkeypatch, answer):
     class Proxy:
         def __init__(self):

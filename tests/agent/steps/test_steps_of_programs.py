@@ -16,7 +16,10 @@ FIRST = ("accumulation", "compiled", "gan", "hf_trainer", "plain")
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(path, id=path.stem, marks=() if path.stem in FIRST else pytest.mark.long) for path in PROGRAMS],
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in FIRST else pytest.mark.long)
+        for path in PROGRAMS
+    ],
 )
 def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_agent):
     ran = fork_under_agent([program], compiler="compiled" not in program.name)
@@ -65,7 +68,9 @@ for _ in range(60):
 
 
 @pytest.mark.parametrize("compiles", [pytest.param(True, marks=pytest.mark.long), False])
-def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(fork_under_agent, script, compiles):
+def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(
+    fork_under_agent, script, compiles
+):
     ran = fork_under_agent([script(COMPILES.format(disable=not compiles))], note_events=True)
     (record,) = ran.records
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
@@ -147,7 +152,9 @@ def test_steps_on_a_function_that_the_user_names(step_on, script, fork_under_age
 
 def test_steps_on_a_function_of_an_imported_module(script, fork_under_agent):
     script(STEPS_OF_ITS_OWN.format(mark=""), "engine_room.py")
-    program = script("import engine_room, torch\nfor _ in range(9): engine_room.Engine().run(torch.ones(2, 2))\n")
+    program = script(
+        "import engine_room, torch\nfor _ in range(9): engine_room.Engine().run(torch.ones(2, 2))\n"
+    )
     assert fork_under_agent([program], step_function="engine_room:train_step").stepping.num_steps == 9
 
 

@@ -1,7 +1,8 @@
-"""torch.cuda on a machine without one: tensors of the CPU stand for the device's, and `SnapshotMade` for its allocator.
+"""torch.cuda on a machine without one: tensors of the CPU stand for the device's, and `SnapshotMade` for its
+allocator.
 
-Each new storage is an allocation with the stack it was made from, and its end a release, seen at the next operator. As
-on a device, the backward pass has no stack of Python.
+Each new storage is an allocation with the stack it was made from, and its end a release, seen at the next
+operator. As on a device, the backward pass has no stack of Python.
 """
 
 from __future__ import annotations
@@ -107,10 +108,15 @@ class FakeCuda:
         profiler = self.torch._C._profiler
         raw = profiler.gather_traceback(python=True, script=False, cpp=False)
         own = (__file__, "/torch/utils/_python_dispatch.py")
-        return [frame for frame in profiler.symbolize_tracebacks([raw])[0] if not frame["filename"].endswith(own)]
+        return [
+            frame for frame in profiler.symbolize_tracebacks([raw])[0] if not frame["filename"].endswith(own)
+        ]
 
     def _address(self, tensor):
-        if tensor.layout is not self.torch.strided or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+        if tensor.layout is not self.torch.strided or type(tensor).__name__ in (
+            "FakeTensor",
+            "FunctionalTensor",
+        ):
             return -1, 0  # another test's, as an export leaves them: it has no storage
         known = self._alive.get(tensor.untyped_storage().data_ptr())
         return (0, known[1]) if known else (-1, 0)

@@ -11,7 +11,14 @@ def fake_program(torch, *, folder="", world_size=1, **steps):
     program = Program(str(folder), events.append, lambda where, error: errors.append(error))
     program.torch, program.events, program.errors = torch, events, errors
     program.steps = SimpleNamespace(
-        **{"num_samples": 0, "num_uncounted": 0, "wait_s": 0.0, "optimizers": [], "epoch_steps": None, **steps}
+        **{
+            "num_samples": 0,
+            "num_uncounted": 0,
+            "wait_s": 0.0,
+            "optimizers": [],
+            "epoch_steps": None,
+            **steps,
+        }
     )
     program.steps.counts = lambda key: key == "loader"
     program.roots = SimpleNamespace(around=None, alive=list)

@@ -1,4 +1,5 @@
-"""An arm is switched on, and what the program had is put back to the letter. Torch's own settings, in this process."""
+"""An arm is switched on, and what the program had is put back to the letter. Torch's own settings, in this
+process."""
 
 from __future__ import annotations
 
@@ -74,7 +75,11 @@ def test_every_setting_of_an_arm_holds_while_it_is_on_and_not_before_or_after(sw
     for _ in range(3):
         arm.on()
         found = settings_now()
-        assert (found["threads"], found["precision"], found["cudnn"]) == (other, "medium", not before["cudnn"])
+        assert (found["threads"], found["precision"], found["cudnn"]) == (
+            other,
+            "medium",
+            not before["cudnn"],
+        )
         arm.off()
         assert settings_now() == before
 
@@ -83,7 +88,8 @@ def test_global_settings_are_read_back_when_the_arm_is_on(switch):
     before = settings_now()
     other = 1 if before["threads"] > 1 else 2
     arm = switch(
-        planned("host.num_threads", THREADS, other), planned("cudnn.deterministic", CUDNN, not before["cudnn"])
+        planned("host.num_threads", THREADS, other),
+        planned("cudnn.deterministic", CUDNN, not before["cudnn"]),
     )
     arm.on()
     answers = {one["knob"]: (one["found"], one["witness"], one["ok"]) for one in arm.acted()}
@@ -190,7 +196,9 @@ def test_a_setting_that_cannot_be_read_is_not_switched(switch):
 
 def test_a_value_that_torch_refuses_leaves_the_others_as_they_were(switch):
     before = settings_now()
-    arm = switch(planned("cudnn.deterministic", CUDNN, not before["cudnn"]), planned("host.num_threads", THREADS, -1))
+    arm = switch(
+        planned("cudnn.deterministic", CUDNN, not before["cudnn"]), planned("host.num_threads", THREADS, -1)
+    )
     with pytest.raises(NotSwitched, match=r"torch refuses host\.num_threads"):
         arm.on()
     arm.off()
@@ -265,7 +273,10 @@ def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, progr
 
 
 def test_other_modules_have_their_own_weights_when_one_cannot_be_quantized(switch, program, halved):
-    net, trains = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval(), torch.nn.Sequential(torch.nn.Linear(4, 4))
+    net, trains = (
+        torch.nn.Sequential(torch.nn.Linear(4, 4)).eval(),
+        torch.nn.Sequential(torch.nn.Linear(4, 4)),
+    )
     program.roots.alive = lambda: [net, trains]
     own = net[0].weight
     with pytest.raises(NotSwitched, match="for inference"):

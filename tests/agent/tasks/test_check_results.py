@@ -78,7 +78,9 @@ def test_the_losses_that_backward_is_called_on_are_noted_and_training_is_what_it
         torch.manual_seed(3)
         net, losses = net_with_dropout(), []
         train(net, NUM + 2, losses=losses, **({"call": noted.call} if noted else {}))
-        trained.append((losses, [parameter.detach().clone() for parameter in net.parameters()], torch.rand(1)))
+        trained.append(
+            (losses, [parameter.detach().clone() for parameter in net.parameters()], torch.rand(1))
+        )
     assert noted.values == trained[0][0][:NUM]
     assert noted.what == "losses"
     assert trained[0][0] == trained[1][0]
@@ -142,7 +144,12 @@ class Output:
 
 class Many(nn.Module):
     def forward(self, x):
-        return {"a": Output(x, (x + 1, [x.half()])), "b": torch.arange(3), "c": x.to(torch.complex64), "d": x[:0]}
+        return {
+            "a": Output(x, (x + 1, [x.half()])),
+            "b": torch.arange(3),
+            "c": x.to(torch.complex64),
+            "d": x[:0],
+        }
 
 
 def test_every_tensor_of_floating_point_in_an_output_is_digested_and_the_output_left_alone():
@@ -202,7 +209,11 @@ def test_a_program_with_an_optimizer_that_never_goes_backward_is_known_by_its_ou
 
 
 def test_modules_that_draw_random_numbers_are_noticed():
-    for module, draws in ((net_with_dropout(), ["cpu"]), (net_with_dropout().eval(), []), (nn.Linear(6, 3), [])):
+    for module, draws in (
+        (net_with_dropout(), ["cpu"]),
+        (net_with_dropout().eval(), []),
+        (nn.Linear(6, 3), []),
+    ):
         noted = Noted()
         noted.call(module, torch.ones(1, 6))
         assert noted.values

@@ -13,7 +13,11 @@ from dynotune.agent.tasks.loader_drain import drain, position
 def iterator_of(batches, *, num_workers=0):
     """Something like an iterator of torch's loaders, and its `__next__`."""
     made = SimpleNamespace(
-        _dynotune=(None, None), _num_workers=num_workers, _num_yielded=0, _dataset_kind=0, _index_sampler=batches
+        _dynotune=(None, None),
+        _num_workers=num_workers,
+        _num_yielded=0,
+        _dataset_kind=0,
+        _index_sampler=batches,
     )
     source = iter(batches)
     return made, lambda _: next(source)

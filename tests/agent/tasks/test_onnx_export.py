@@ -1,4 +1,5 @@
-"""The largest module is exported with what its own calls vary in, and computed in float64 on their batches."""
+"""The largest module is exported with what its own calls vary in, and computed in float64 on their
+batches."""
 
 from __future__ import annotations
 
@@ -67,7 +68,11 @@ def test_a_module_is_exported_once_with_the_sizes_that_vary_and_with_dropout_off
     (x,) = onnx.load(tmp_path / "model.onnx").graph.input
     assert [dim.HasField("dim_value") for dim in x.type.tensor_type.shape.dim] == [False, True]
     with np.load(tmp_path / "onnx-2.npz") as last:
-        assert (last["input:x"].shape, last["own:0"].dtype, last["reference:0"].dtype) == ((5, 4), "float32", "float64")
+        assert (last["input:x"].shape, last["own:0"].dtype, last["reference:0"].dtype) == (
+            (5, 4),
+            "float32",
+            "float64",
+        )
         assert np.allclose(last["own:0"], last["reference:0"], rtol=1e-5)
         assert last["own:1"].dtype == np.int64
 
@@ -104,7 +109,12 @@ def test_few_batches_are_kept_and_what_the_program_changes_later_is_not_in_them(
 
 def test_calls_with_other_inputs_than_the_first_are_not_exported(tmp_path):
     counted, net = Counted(tmp_path), Net()
-    for args in ([torch.ones(2, 4)], [torch.ones(2, 4), torch.ones(1)], [torch.ones(2, 3, 4)], [torch.ones(3, 4)]):
+    for args in (
+        [torch.ones(2, 4)],
+        [torch.ones(2, 4), torch.ones(1)],
+        [torch.ones(2, 3, 4)],
+        [torch.ones(3, 4)],
+    ):
         counted.call(net, *args)
     assert list(counted.task._export._batches) == [(("x", (2, 4)),), (("x", (3, 4)),)]
     assert list(counted.task._export._varying) == ["x"]

@@ -1,4 +1,5 @@
-"""The queue of tasks: what it takes up, in which order, and what becomes of orders that cannot be carried out."""
+"""The queue of tasks: what it takes up, in which order, and what becomes of orders that cannot be carried
+out."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def test_a_task_that_is_ordered_while_the_program_runs_is_taken_up_soon(program,
     page.close()
 
 
-def test_steps_between_looks_are_few_where_steps_are_slow_and_many_where_they_are_fast(program, tmp_path, monkeypatch):
+def test_steps_between_looks_are_few_where_steps_are_slow_and_many_where_they_are_fast(
+    program, tmp_path, monkeypatch
+):
     page, now = TaskPage(tmp_path), [0.0]
     monkeypatch.setattr(queues, "perf_counter", lambda: now[0])
     queue = TaskQueue(program, [], live=True)
@@ -112,12 +115,17 @@ def test_a_result_is_written_again_when_it_is_asked_for(program, tmp_path):
     [
         ("{", "damaged"),
         ("[1]", "damaged"),
-        ('{"schema": "dynotune.task/9", "task": {"type": "time-window"}}', "this agent reads dynotune.task/1"),
+        (
+            '{"schema": "dynotune.task/9", "task": {"type": "time-window"}}',
+            "this agent reads dynotune.task/1",
+        ),
         ('{"schema": "dynotune.task/1", "task": {"type": "sing"}}', "does not know this task"),
         ('{"schema": "dynotune.task/1"}', "damaged"),
     ],
 )
-def test_a_task_file_that_cannot_be_carried_out_is_refused_and_the_next_one_is_not(text, reason, program, tmp_path):
+def test_a_task_file_that_cannot_be_carried_out_is_refused_and_the_next_one_is_not(
+    text, reason, program, tmp_path
+):
     page = TaskPage(tmp_path)
     queue = TaskQueue(program, [], live=True)
     page.order(TimeWindow(num_steps=1))
@@ -155,7 +163,11 @@ def test_at_the_programs_end_each_task_that_is_not_done_says_so(program, tmp_pat
     page.order(TimeWindow(num_steps=1))
     run(queue, program, range(1, 9))
     queue.at_exit()
-    assert [(event["task"], event["at_exit"]) for event in program.events] == [(-1, True), (-2, True), (1, True)]
+    assert [(event["task"], event["at_exit"]) for event in program.events] == [
+        (-1, True),
+        (-2, True),
+        (1, True),
+    ]
     page.close()
 
 
@@ -178,5 +190,9 @@ def test_the_task_file_is_what_the_agent_reads(tmp_path):
     page.order(RecordTrace(num_steps=3, stacks=True))
     task = json.loads((tmp_path / "task-001.json").read_text())
     assert task["schema"] == queues.TASK_SCHEMA
-    assert (task["task"]["type"], task["task"]["num_steps"], task["task"]["stacks"]) == ("record-trace", 3, True)
+    assert (task["task"]["type"], task["task"]["num_steps"], task["task"]["stacks"]) == (
+        "record-trace",
+        3,
+        True,
+    )
     page.close()

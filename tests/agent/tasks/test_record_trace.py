@@ -82,20 +82,30 @@ def events_in(ran, name):
 
 def named(events, start):
     """Spans whose name starts so, as (name, begin, end), in order."""
-    spans = [e for e in events if e["ph"] == "X" and e["name"].startswith(start) and e["cat"] != "gpu_user_annotation"]
+    spans = [
+        e
+        for e in events
+        if e["ph"] == "X" and e["name"].startswith(start) and e["cat"] != "gpu_user_annotation"
+    ]
     return sorted(((e["name"], e["ts"], e["ts"] + e["dur"]) for e in spans), key=lambda span: span[1])
 
 
 def left_behind(ran):
     names = {path.name for path in ran.records[0].path.parent.iterdir()}
-    return {name for name in names if not name.startswith("process-")} - {"plan.json", "tasks.page", "task-001.json"}
+    return {name for name in names if not name.startswith("process-")} - {
+        "plan.json",
+        "tasks.page",
+        "task-001.json",
+    }
 
 
 LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_workers, script, fork_under_agent):
+def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(
+    num_workers, script, fork_under_agent
+):
     program = script(TRAINING + f"main({num_workers})\n")
     ran = fork_under_agent([program], tasks=[trace_task(20, 4)])
     outcome, events = trace_of(ran)
@@ -158,7 +168,7 @@ before = state()
 for _ in range(3):
     main(optimizer=Descent)
 print([names for names in zip(before, state()) if names[0] != names[1]] or "as before")
-"""
+"""  # noqa: E501
     )
     ran = fork_under_agent([program], tasks=[trace_task(80, 3, stacks=True, shapes=True)])
     outcome, _ = trace_of(ran)
@@ -171,7 +181,10 @@ def test_recording_is_refused_and_the_window_counts_when_another_profiler_is_the
     ran = fork_under_agent([script(BY_HAND)], env=env, tasks=[window_task(10, 10), trace_task(30, 3)])
     assert [window.num_steps for window in ran.stepping.windows] == [10]
     (outcome,) = ran.stepping.traces
-    assert (outcome.file, outcome.reason) == (None, "another profiler watches the program (libToolsInjection64.so)")
+    assert (outcome.file, outcome.reason) == (
+        None,
+        "another profiler watches the program (libToolsInjection64.so)",
+    )
 
 
 def test_inference_without_a_loader_is_recorded(fork_under_agent):
@@ -181,7 +194,9 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", ["compiled.py", pytest.param("compiled_inference.py", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "program", ["compiled.py", pytest.param("compiled_inference.py", marks=pytest.mark.long)]
+)
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
     asked = {"num_steps": 3, "most_s": 60.0, "stacks": True}
@@ -192,7 +207,9 @@ def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_
 
 
 def test_steps_that_the_program_marks_are_the_steps_recorded(script, fork_under_agent):
-    program = script("import torch, dynotune\nfor _ in range(40):\n    torch.ones(3).exp()\n    dynotune.step()\n")
+    program = script(
+        "import torch, dynotune\nfor _ in range(40):\n    torch.ones(3).exp()\n    dynotune.step()\n"
+    )
     ran = fork_under_agent([program], step_function="dynotune.step", tasks=[trace_task(20, 3)])
     _, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
@@ -278,15 +295,20 @@ def test_one_run_records_several_traces_and_times_a_window_between_them(script, 
 
 OWN = {
     "all the time": "with profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(60)\n",
-    "again and again": "with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3),"
+    "again and again": "with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, "
+    "warmup=1, active=3),"
     " on_trace_ready=lambda own: print(len(own.events()))) as own:\n    steps(60, own)\n",
     "meanwhile": "steps(22)\nwith profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(20)\n",
-    "while it gets ready": "steps(21)\nwith profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(20)\n",
+    (
+        "while it gets ready"
+    ): "steps(21)\nwith profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(20)\n",
     "in old words": "steps(22)\nwith torch.autograd.profiler.profile() as own:\n    steps(20)\n",
 }
 
 
-@pytest.mark.parametrize("when", ["while it gets ready", *map(LONG, sorted({*OWN} - {"while it gets ready"}))])
+@pytest.mark.parametrize(
+    "when", ["while it gets ready", *map(LONG, sorted({*OWN} - {"while it gets ready"}))]
+)
 def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agent):
     program = script(PROFILED + OWN[when] + "print([(e.key, e.count) for e in own.key_averages()])\n")
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
@@ -299,7 +321,9 @@ def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agen
 
 
 def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, fork_under_agent):
-    program = script(PROFILED + "with profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(10)\nsteps(50)\n")
+    program = script(
+        PROFILED + "with profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(10)\nsteps(50)\n"
+    )
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert len(named(trace_of(ran)[1], "ProfilerStep")) == 5
 
@@ -311,7 +335,9 @@ def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, f
         (50, "the program ended before more than 9 of 20 steps were recorded"),
     ],
 )
-def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, fork_under_agent):
+def test_a_program_that_ends_too_early_has_no_trace_and_says_why(
+    warmup_steps, said, script, fork_under_agent
+):
     program = script(BY_HAND)
     ran = fork_under_agent([program], tasks=[trace_task(warmup_steps, 20)])
     assert (ran.returncode, ran.stdout) == (0, fork_under_agent([program]).stdout)
@@ -320,7 +346,9 @@ def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, s
 
 
 def test_a_trace_for_which_there_is_no_room_is_not_there_at_all(script, fork_under_agent):
-    program = script("import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + BY_HAND)
+    program = script(
+        "import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + BY_HAND
+    )
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert ran.stdout.startswith("LOSS")
     assert "could not be written" in ran.stepping.trace.reason
@@ -384,7 +412,7 @@ def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, fo
 main()
 print("_dynotune_agent" in sys.modules, "_dynotune_agent.tasks.profile" in sys.modules, "gzip" in sys.modules)
 print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prepare_profiler", "_disable_profiler")])
-"""
+"""  # noqa: E501
     )
     ran = fork_under_agent([program], tasks=[window_task(20, 10)])
     without = fork_under_agent([program], env={"DYNOTUNE_RUN": ""})
@@ -394,7 +422,9 @@ print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prep
 
 @pytest.mark.long
 def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, fork_under_agent):
-    program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
+    program = script(
+        "import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND
+    )
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert (ran.returncode, ran.stdout[:4]) == (0, "LOSS")
     assert ran.stepping.trace.reason == "it failed: ZeroDivisionError: division by zero"

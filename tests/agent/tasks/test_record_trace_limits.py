@@ -97,7 +97,9 @@ def record(torch, tmp_path):
     def make(at_step, num_steps, most_s=60.0):
         program = fake_program(torch, folder=tmp_path)
         program.profiler, program.prepare = Profiler(), lambda: torch.log.append("hold")
-        return RecordTrace(program, {"at_step": at_step, "num_steps": num_steps, "most_s": most_s}), program.events
+        return RecordTrace(
+            program, {"at_step": at_step, "num_steps": num_steps, "most_s": most_s}
+        ), program.events
 
     return make
 
@@ -133,7 +135,9 @@ def test_neither_begins_nor_ends_while_the_program_captures_a_graph(record, torc
 
 
 @pytest.mark.parametrize(("most_s", "num_steps"), [(60.0, 3), (25.0, 1), (1.0, 1)])
-def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(record, clock, most_s, num_steps):
+def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(
+    record, clock, most_s, num_steps
+):
     made, said = record(4, 100, most_s)
 
     def slow(number):

@@ -25,7 +25,9 @@ def calls(net, arm, num_calls=4):
     within = ResultsWithin(program, num_calls, rounding(LAYOUT))
     for _ in range(num_calls):
         x = torch.randn(8, 6)
-        output = within.compared(net, (x,), {}, lambda x=x: net(x), contextlib.nullcontext, lambda x=x: arm(net, x))
+        output = within.compared(
+            net, (x,), {}, lambda x=x: net(x), contextlib.nullcontext, lambda x=x: arm(net, x)
+        )
         assert output.requires_grad
     return msgspec.convert({"arm": 0, **within.read()}, ArmResults)
 

@@ -223,7 +223,13 @@ def test_a_model_is_built_from_its_outermost_constructors_first_word_to_its_retu
     if python is None:
         pytest.skip("no Python from 3.12 on is here: older ones tell no returns")
     done = subprocess.run(
-        [python, "-c", BUILDS, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        [python, "-c", BUILDS, str(SOURCE / "agent")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
     )
     # One that raised never returned; the one after it is seen again.
-    assert done.stdout.splitlines() == ["KEPT False", "LONG [True, True, True] []", "UNCOVERED True"], done.stderr
+    assert done.stdout.splitlines() == ["KEPT False", "LONG [True, True, True] []", "UNCOVERED True"], (
+        done.stderr
+    )

@@ -1,4 +1,5 @@
-"""Switching arms, in a program that only a clock and a few switches make: what is timed, what is not, what ends it."""
+"""Switching arms, in a program that only a clock and a few switches make: what is timed, what is not, what
+ends it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class Program:
         self.cost_s, self.before = cost_s, before
         self.now_s = 0.0
         self.values, self.epoch_began_at = [], None
-        self.program = fake_program(self.torch, world_size=world_size, num_steps=0, num_epochs=0, epoch_steps=None)
+        self.program = fake_program(
+            self.torch, world_size=world_size, num_steps=0, num_epochs=0, epoch_steps=None
+        )
         self.task = SwitchArms(
             self.program,
             {
@@ -157,13 +160,16 @@ def test_every_arm_has_its_blocks_and_what_they_say_is_so(program):
 def test_an_arm_that_is_many_times_slower_takes_little_longer_than_the_baseline(program, times):
     slow_s, length = 0.01 * times, 24
     added_s = slow_s - 0.02
-    ran = program([SLOW], num_blocks=4, stretch_steps=length, cost_s=lambda ran, _: added_s * ran.torch.slow).run()
+    ran = program(
+        [SLOW], num_blocks=4, stretch_steps=length, cost_s=lambda ran, _: added_s * ran.torch.slow
+    ).run()
     assert ran.ratios(0) == pytest.approx([1 / times] * 4)
     baseline_s = length * 0.01
     for block in ran.named("arm_block"):
         assert all(stretch["num_steps"] == length for stretch in block["baseline"])
         assert all(stretch["seconds"] <= 3 * baseline_s + slow_s + 1e-9 for stretch in block["candidate"])
-    # Slow is what it is: only the first stretch is timed again, to rule out that the program did something else.
+    # Slow is what it is: only the first stretch is timed again, to rule out that the program did something
+    # else.
     slow_steps = [slow for _, slow in ran.values].count(True)
     timed = sum(stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["candidate"])
     switches = sum(event["arm"] == 0 for event in ran.named("arm_switched"))
@@ -263,7 +269,8 @@ def test_a_stretch_is_not_lengthened_to_an_epoch(program):
 
 
 def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed(program):
-    """For 9 steps they take the cores; then 6 batches are drawn that lay ready, and these steps wait for none."""
+    """For 9 steps they take the cores; then 6 batches are drawn that lay ready, and these steps wait for
+    none."""
     since = 0
 
     def cost_s(ran, number):
@@ -288,7 +295,8 @@ class SeesAll(SimpleNamespace):
 
 
 class Workers:
-    """Workers on some cores and their queue of ready batches, each of which takes `batch_s` of a core to make."""
+    """Workers on some cores and their queue of ready batches, each of which takes `batch_s` of a core to
+    make."""
 
     sees_loaders, num_drained = True, 0
 
@@ -348,7 +356,9 @@ def test_blocks_wait_for_the_queue_to_settle_when_workers_might_not_keep_up_with
     batch_s = min(num_workers, num_cores) / batches_per_s
     workers = Workers(ran, num_workers, prefetch_factor, batch_s, num_cores)
     ran.program.loader_router = workers
-    ran.program.loader_begun("loader", SimpleNamespace(num_workers=num_workers, prefetch_factor=prefetch_factor))
+    ran.program.loader_begun(
+        "loader", SimpleNamespace(num_workers=num_workers, prefetch_factor=prefetch_factor)
+    )
     ran.run(20_000)
     truth = min(200, batches_per_s) / 100
     assert math.prod(ran.ratios(0)) ** (1 / 4) == pytest.approx(truth, rel=0.04)
@@ -424,7 +434,8 @@ def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
 
 
 def test_a_stretch_that_drew_batches_left_at_the_end_of_an_epoch_is_timed_again(program):
-    """The last four batches of an epoch were ready before, from workers of the other arm: their steps are short."""
+    """The last four batches of an epoch were ready before, from workers of the other arm: their steps are
+    short."""
 
     def before(ran, number):
         ran.program.loader_router.num_drained += number % 50 > 45

@@ -75,7 +75,12 @@ def ended(torch):
 
 def test_holds_the_steps_after_warm_up(ended):
     (fields,) = ended()
-    assert (fields["first_step"], fields["num_steps"], fields["num_samples"], fields["wait_s"]) == (6, 4, 32, 2.0)
+    assert (fields["first_step"], fields["num_steps"], fields["num_samples"], fields["wait_s"]) == (
+        6,
+        4,
+        32,
+        2.0,
+    )
     assert (fields["num_compilations"], fields["num_device_allocations"]) == (0, 0)
     assert 0 < fields["begin_s"] < fields["end_s"]
 
@@ -87,7 +92,8 @@ def test_holds_the_steps_after_warm_up(ended):
 def test_a_window_that_waits_ends_with_a_whole_burst_of_batches(
     torch, monkeypatch, wait_s, world_size, whole_bursts, num_steps
 ):
-    """Four workers: four batches come at once. Windows of ranks keep their length, and those that are not told to."""
+    """Four workers: four batches come at once. Windows of ranks keep their length, and those that are not
+    told to."""
     program = fake_program(torch, world_size=world_size)
     program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=2))
     monkeypatch.setattr(time_window, "perf_counter", lambda: 2.0 * program.steps.num_steps)

@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
-net = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.ReLU()).cuda().eval(), mode="reduce-overhead", fullgraph=True)
+net = torch.compile(
+    nn.Sequential(nn.Linear(64, 64), nn.ReLU()).cuda().eval(), mode="reduce-overhead", fullgraph=True
+)
 with torch.no_grad():
     for index in range(40):
         if index == 3:

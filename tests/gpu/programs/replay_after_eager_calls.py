@@ -1,4 +1,5 @@
-"""Inference: three eager calls to warm up, a fourth that is captured, then nothing but replays of the graph."""
+"""Inference: three eager calls to warm up, a fourth that is captured, then nothing but replays of the
+graph."""
 
 import torch
 from torch import nn

@@ -5,7 +5,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 if __name__ == "__main__":
-    loader = DataLoader(TensorDataset(torch.randn(100, 64), torch.randn(100, 8)), 16, num_workers=2, pin_memory=True)
+    loader = DataLoader(
+        TensorDataset(torch.randn(100, 64), torch.randn(100, 8)), 16, num_workers=2, pin_memory=True
+    )
     net, scaler = nn.Linear(64, 8).cuda(), torch.amp.GradScaler("cuda")
     optimizer = torch.optim.AdamW(net.parameters())
     for _ in range(5):

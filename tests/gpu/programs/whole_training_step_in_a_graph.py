@@ -1,4 +1,5 @@
-"""Training whose whole step is one captured graph, after eleven eager updates and the one that is captured."""
+"""Training whose whole step is one captured graph, after eleven eager updates and the one that is
+captured."""
 
 import torch
 from torch import nn

@@ -53,7 +53,14 @@ def test_another_machine_makes_useless_what_depends_on_it(here, what, files):
 
 @pytest.mark.parametrize("field", ["driver", "torch", "cuda", "triton", "compiler", "torch_folder"])
 def test_differences_are_harmless_when_nothing_in_the_pack_depends_on_them(field):
-    only = {"driver": TRITON, "torch": CUDA, "cuda": TRITON, "triton": CUDA, "compiler": GRAPH, "torch_folder": GRAPH}
+    only = {
+        "driver": TRITON,
+        "torch": CUDA,
+        "cuda": TRITON,
+        "triton": CUDA,
+        "compiler": GRAPH,
+        "torch_folder": GRAPH,
+    }
     assert set(found(only[field], **{field: "other"}).values()) == {"harmless"}
 
 
@@ -62,13 +69,18 @@ def test_differences_are_unknown_when_a_condition_is_unknown():
     assert found(GRAPH, gpus=None) == {"GPU": "unknown"}
     nothing = packs.manifest(GRAPH)
     nothing = msgspec.structs.replace(nothing, conditions=Conditions())
-    assert {each.what for each in differences(nothing, Conditions()) if each.severity == "unknown"} >= {"GPU", "torch"}
+    assert {each.what for each in differences(nothing, Conditions()) if each.severity == "unknown"} >= {
+        "GPU",
+        "torch",
+    }
 
 
 def test_fewer_kinds_of_gpus_than_were_packed_for_fit_and_another_one_does_not():
     both = ["NVIDIA H200 (9.0)", "NVIDIA L4 (8.9)"]
     manifest = packs.manifest(GRAPH)
-    manifest = msgspec.structs.replace(manifest, conditions=msgspec.structs.replace(packs.CONDITIONS, gpus=both))
+    manifest = msgspec.structs.replace(
+        manifest, conditions=msgspec.structs.replace(packs.CONDITIONS, gpus=both)
+    )
     assert differences(manifest, packs.CONDITIONS) == []
     assert found(GRAPH, gpus=both) == {"GPU": "useless"}
 
@@ -93,6 +105,9 @@ def test_instruction_sets_are_those_that_all_processors_have_and_no_other_flags(
 def test_this_machine_and_interpreter_are_asked(target_python):
     now = conditions.here({"CXX": "/no/such/compiler"}, target_python, Path.cwd())
     version = "import sys; print('%d.%d' % sys.version_info[:2])"
-    assert now.python == subprocess.run([target_python, "-c", version], capture_output=True, text=True).stdout.strip()
+    assert (
+        now.python
+        == subprocess.run([target_python, "-c", version], capture_output=True, text=True).stdout.strip()
+    )
     assert now.platform is not None and now.compiler == ""
     assert now.torch_folder is None or now.torch_folder.endswith("torch")

@@ -55,7 +55,12 @@ def test_variables_move_the_caches_and_relative_ones_mean_the_commands_folder(tm
 
 def test_inductors_headers_stay_in_the_folder_for_temporary_files():
     found = paths(
-        {"HOME": "/home/me", "USER": "me", "TORCHINDUCTOR_CACHE_DIR": "/data/i", "TRITON_CACHE_DIR": "/data/t"}
+        {
+            "HOME": "/home/me",
+            "USER": "me",
+            "TORCHINDUCTOR_CACHE_DIR": "/data/i",
+            "TRITON_CACHE_DIR": "/data/t",
+        }
     )
     assert (found["inductor"], found["triton"]) == ("/data/i", "/data/t")
     assert found["headers"] == "/tmp/torchinductor_me/precompiled_headers"
@@ -84,7 +89,9 @@ def test_a_cache_that_is_switched_off_says_so_and_the_others_do_not(variable, va
 
 def test_the_jiterator_keeps_nothing_in_a_given_folder_that_is_not_there(tmp_path):
     for folder, is_there in ((tmp_path, True), (tmp_path / "no", False)):
-        (place,) = (p for p in places({"PYTORCH_KERNEL_CACHE_PATH": str(folder)}, CWD) if p.name == "jiterator")
+        (place,) = (
+            p for p in places({"PYTORCH_KERNEL_CACHE_PATH": str(folder)}, CWD) if p.name == "jiterator"
+        )
         assert bool(place.off) is not is_there
 
 
@@ -97,7 +104,14 @@ def test_the_drivers_limit_is_capped_and_unknown_where_it_is_not_set():
 
 def test_sizes_leave_out_locks_temporary_files_links_and_other_caches_inside(tmp_path):
     inductor = tmp_path / "inductor"
-    for name in ("ab/kernel.so", "fxgraph/x/y", "locks/a.lock", "ab/.12.34.tmp", "tmp.pid_1_x/k", "triton/0/K/k.cubin"):
+    for name in (
+        "ab/kernel.so",
+        "fxgraph/x/y",
+        "locks/a.lock",
+        "ab/.12.34.tmp",
+        "tmp.pid_1_x/k",
+        "triton/0/K/k.cubin",
+    ):
         (inductor / name).parent.mkdir(parents=True, exist_ok=True)
         (inductor / name).write_bytes(b"12345")
     (inductor / "link").symlink_to("/etc/passwd")
@@ -159,7 +173,9 @@ def test_a_file_that_is_gone_when_it_is_looked_at_does_not_count(tmp_path, monke
     assert [name for name, _ in contents.entries(tmp_path)] == ["a", "b"]
 
 
-FILES = st.dictionaries(st.sampled_from(["fxgraph/a", "fxgraph/b", "aotautograd/c", "ab/d", "e"]), st.integers(0, 9))
+FILES = st.dictionaries(
+    st.sampled_from(["fxgraph/a", "fxgraph/b", "aotautograd/c", "ab/d", "e"]), st.integers(0, 9)
+)
 
 
 @given(before=FILES, after=FILES)
@@ -180,7 +196,11 @@ def test_growth_is_what_is_new_and_what_files_grew_by(before, after):
 def test_the_variables_of_a_folder_are_found_again_and_no_others(tmp_path):
     chosen = contents.own_environment(tmp_path, {})
     assert chosen["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
-    evil = {"LD_PRELOAD": "/evil.so", "TRITON_CACHE_MANAGER": "evil:Manager", "TORCHINDUCTOR_FREEZING": "a b'c"}
+    evil = {
+        "LD_PRELOAD": "/evil.so",
+        "TRITON_CACHE_MANAGER": "evil:Manager",
+        "TORCHINDUCTOR_FREEZING": "a b'c",
+    }
     contents.write_variables(tmp_path, {**chosen, **evil, "TORCHINDUCTOR_CPP_WRAPPER": "1"})
     found = contents.read_variables(tmp_path)
     assert found == {**chosen, "TORCHINDUCTOR_CPP_WRAPPER": "1"}

@@ -20,9 +20,13 @@ from dynotune.schema.errors import CannotRunHere, UsageError
 from .. import packs
 
 NAMES = st.from_regex(r"[a-z0-9_.]{1,12}", fullmatch=True).filter(
-    lambda name: name not in (".", "..") and not name.endswith((".lock", ".tmp", ".partial")) and name != "lock"
+    lambda name: (
+        name not in (".", "..") and not name.endswith((".lock", ".tmp", ".partial")) and name != "lock"
+    )
 )
-TREES = st.dictionaries(st.tuples(NAMES, NAMES).map("/".join), st.binary(max_size=2000), min_size=1, max_size=6)
+TREES = st.dictionaries(
+    st.tuples(NAMES, NAMES).map("/".join), st.binary(max_size=2000), min_size=1, max_size=6
+)
 
 
 def unpacked(pack: Path, target: Path):
@@ -56,7 +60,9 @@ def test_a_pack_is_a_tar_with_the_manifest_first_and_the_same_each_time(tmp_path
 
 
 def test_links_pipes_locks_and_names_that_no_pack_may_hold_are_left_out(tmp_path):
-    cache = packs.fill(tmp_path / "cache", {"good": b"1", "locks/x.lock": b"", "bad\nname": b"2", "back\\slash": b"3"})
+    cache = packs.fill(
+        tmp_path / "cache", {"good": b"1", "locks/x.lock": b"", "bad\nname": b"2", "back\\slash": b"3"}
+    )
     (cache / "link").symlink_to("/etc/passwd")
     os.mkfifo(cache / "pipe")
     made = packs.pack(tmp_path / "a.pack", cache)
@@ -123,7 +129,9 @@ def test_a_full_disk_leaves_no_half_pack_and_the_old_one_as_it_was(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/a.pack").write_bytes(b"the old one")
     words = [sys.executable, "-c", FULL_DISK, str(tmp_path / "out/a.pack"), str(cache)]
-    ended = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    ended = subprocess.run(
+        words, capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     assert "Nothing of it is left" in ended.stdout, ended.stderr
     assert packs.files_of(tmp_path / "out") == {"a.pack": b"the old one"}
 

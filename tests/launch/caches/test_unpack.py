@@ -127,7 +127,8 @@ def test_a_variable_that_no_dynotune_packs_is_refused(tmp_path, variable, value)
 
 
 def test_of_a_compilers_variables_a_pack_sets_only_those_that_tune(tmp_path):
-    """Behind --trust, too: whoever trusts the code in a pack does not know of the module that a variable names."""
+    """Behind --trust, too: whoever trusts the code in a pack does not know of the module that a variable
+    names."""
     manager = {"TRITON_CACHE_MANAGER": "evil:Manager", "TORCHINDUCTOR_CUTLASS_DIR": "/tmp/it's"}
     variables = {**manager, "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_FREEZING": "evil"}
     pack = packs.by_hand(tmp_path / "p", packs.manifest(ONE, variables=variables), packs.member(FILE))
@@ -156,7 +157,9 @@ def test_a_manifest_that_claims_gigabytes_is_not_read(tmp_path):
 
 def test_files_other_than_their_digests_are_refused_and_none_of_the_others_is_used(tmp_path):
     document = packs.manifest(packs.listed("good"), packs.listed("bad", b"y"))
-    pack = packs.by_hand(tmp_path / "p", document, packs.member(FILE, b"x"), packs.member("files/0000001", b"z"))
+    pack = packs.by_hand(
+        tmp_path / "p", document, packs.member(FILE, b"x"), packs.member("files/0000001", b"z")
+    )
     assert "'bad' is not what its manifest says" in refused(pack, tmp_path)
 
 
@@ -180,7 +183,11 @@ def test_a_bomb_is_refused_by_what_it_declares_and_read_no_further(tmp_path):
     with pytest.raises(CannotRunHere, match="no room"):
         take(pack, tmp_path / "cache", most_bytes=1 << 60)
     with pytest.raises(CannotRunHere, match="more than"):
-        take(packs.by_hand(tmp_path / "p", packs.manifest(ONE), packs.member(FILE)), tmp_path / "cache", most_bytes=0)
+        take(
+            packs.by_hand(tmp_path / "p", packs.manifest(ONE), packs.member(FILE)),
+            tmp_path / "cache",
+            most_bytes=0,
+        )
 
 
 def test_a_pack_that_was_cut_anywhere_leaves_nothing(tmp_path):
@@ -407,6 +414,9 @@ def test_a_cache_without_a_place_is_left_out_with_its_files_checked_all_the_same
     assert packs.files_of(tmp_path / "cache") == {"a": b"x"}
     assert [left.cache for left in done.left_out] == ["triton"]
     wrong = packs.by_hand(
-        tmp_path / "w", packs.manifest(ours, other), packs.member(FILE), packs.member("files/0000001", b"z" * 40_000)
+        tmp_path / "w",
+        packs.manifest(ours, other),
+        packs.member(FILE),
+        packs.member("files/0000001", b"z" * 40_000),
     )
     assert "is not what its manifest says" in refused(wrong, tmp_path)

@@ -38,7 +38,9 @@ def test_created_changed_and_deleted_files_are_what_set_arithmetic_says(before, 
 
     assert files(found.created) == after.keys() - before.keys()
     assert files(found.deleted) == before.keys() - after.keys()
-    assert set(found.changed) == {name for name in before.keys() & after.keys() if before[name] != after[name]}
+    assert set(found.changed) == {
+        name for name in before.keys() & after.keys() if before[name] != after[name]
+    }
 
 
 @given(FILES)

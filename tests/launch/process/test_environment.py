@@ -81,7 +81,9 @@ def test_the_allocators_variable_has_the_name_that_this_torch_reads(version, nam
 @pytest.mark.parametrize("name", [OLD, NEW])
 def test_allocator_keys_are_merged_with_those_already_set_under_either_name(name):
     base = {name: "max_split_size_mb:64, roundup_power2_divisions:[256:1,>:8],expandable_segments:False"}
-    env, plan = build("alloc.expandable_segments=true", "alloc.max_split_size_mb=128", base=base, version="2.11.0")
+    env, plan = build(
+        "alloc.expandable_segments=true", "alloc.max_split_size_mb=128", base=base, version="2.11.0"
+    )
     assert env[NEW] == "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:8],expandable_segments:True"
     assert OLD not in env
     assert {setting.site["text"] for setting in plan} == {"True", "128"}

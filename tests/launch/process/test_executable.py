@@ -26,7 +26,9 @@ def bin_(tmp_path):
 
 
 def test_path_comes_from_the_commands_own_environment(bin_, tmp_path):
-    assert find_executable("torchrun", env={"PATH": f"/nowhere:{bin_}"}, cwd=tmp_path) == str(bin_ / "torchrun")
+    assert find_executable("torchrun", env={"PATH": f"/nowhere:{bin_}"}, cwd=tmp_path) == str(
+        bin_ / "torchrun"
+    )
 
 
 def test_relative_folders_of_path_count_from_the_working_directory(bin_, tmp_path):
@@ -41,7 +43,9 @@ def test_a_path_is_started_as_it_is_typed(bin_, tmp_path):
 
 def test_a_folder_that_may_not_be_entered_is_named(tmp_path):
     code = "import sys; from pathlib import Path; from dynotune.launch.process.executable import *\n"
-    code += "try: find_executable(sys.argv[1], env={}, cwd=Path('/'))\nexcept UsageError as error: print(error)"
+    code += (
+        "try: find_executable(sys.argv[1], env={}, cwd=Path('/'))\nexcept UsageError as error: print(error)"
+    )
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed").chmod(0)
     become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []

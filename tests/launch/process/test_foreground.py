@@ -151,14 +151,18 @@ def test_a_script_is_named_as_it_was_typed(first, run_dir, cwd):
     assert run(run_dir, "./script", "a", cwd=cwd).stdout == b"./script a\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGUSR1]
+)
 def test_death_by_a_signal_is_passed_on(number, run_dir):
     assert run(run_dir, "sh", "-c", f"kill -{int(number)} $$").returncode == -number
 
 
 def test_a_closed_pipe_ends_the_command_as_it_would_without_us(run_dir):
     script = f'{sys.executable} -c "$RUNS" {run_dir} yes | head -n 1; echo "${{PIPESTATUS[0]}}"'
-    done = subprocess.run(["bash", "-c", script], env={**os.environ, "RUNS": RUNS}, capture_output=True, timeout=120)
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "RUNS": RUNS}, capture_output=True, timeout=120
+    )
     assert done.stdout == b"y\n141\n"
 
 
@@ -233,7 +237,9 @@ def test_a_key_on_the_terminal_sends_one_signal(terminal):
     one.reports("exit 5")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGQUIT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGQUIT]
+)
 def test_a_signal_for_dynotune_alone_is_handed_on_once(number, terminal):
     one = terminal()
     one.shows("tty ")
@@ -306,7 +312,9 @@ def test_a_command_killed_while_it_is_stopped_ends_us_with_it(marked, run_dir):
             dynotune.kill()
 
 
-def test_a_hangup_that_the_kernel_tells_only_the_session_leader_reaches_the_command_once(marked, run_dir, cwd):
+def test_a_hangup_that_the_kernel_tells_only_the_session_leader_reaches_the_command_once(
+    marked, run_dir, cwd
+):
     master, slave = pty.openpty()
     leader = "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     leader += "os.execv(sys.argv[1], sys.argv[1:])"

@@ -1,4 +1,5 @@
-"""Processes of another user, which nobody but that user may end: they are named, and not waited for without a limit."""
+"""Processes of another user, which nobody but that user may end: they are named, and not waited for without a
+limit."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def folder():
 
 
 @pytest.mark.parametrize(
-    "how", ["ends", pytest.param("stays", marks=pytest.mark.long)], ids=["the command ends", "the supervisor is killed"]
+    "how",
+    ["ends", pytest.param("stays", marks=pytest.mark.long)],
+    ids=["the command ends", "the supervisor is killed"],
 )
 @pytest.mark.parametrize("what", [pytest.param("waits", marks=pytest.mark.long), "forks"])
 def test_processes_of_another_user_are_named_after_a_limit(what, how, folder, marked):

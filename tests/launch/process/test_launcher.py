@@ -133,7 +133,9 @@ def test_run_dir_in_a_word_becomes_a_folder_of_the_run(cwd, run_dir):
 def test_files_changed_below_the_working_directory_are_listed(cwd, run_dir):
     (cwd / "old").write_text("1")
     (cwd / "gone").write_text("1")
-    launched, _ = run(["sh", "-c", "echo 22 > old; rm gone; mkdir -p a/b; touch a/b/c"], cwd=cwd, run_dir=run_dir)
+    launched, _ = run(
+        ["sh", "-c", "echo 22 > old; rm gone; mkdir -p a/b; touch a/b/c"], cwd=cwd, run_dir=run_dir
+    )
     assert launched.sandbox == "none"
     assert launched.changes.created == ("a/b/c",)
     assert launched.changed_files == ["a/b/c", "gone", "old"]
@@ -162,7 +164,9 @@ def test_ignored_signals_stay_ignored(marked, measures, run_dir):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         # Whoever started the tests may have them ignore more.
-        (ours,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("SigIgn"))
+        (ours,) = (
+            line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("SigIgn")
+        )
         measures("sh", "-c", "grep SigIgn /proc/self/status").wait(120)
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,5 @@
-"""Leftovers of a run whose dynotune and supervisor were killed together are found by a later start, nothing else."""
+"""Leftovers of a run whose dynotune and supervisor were killed together are found by a later start, nothing
+else."""
 
 from __future__ import annotations
 
@@ -45,11 +46,14 @@ def state(tmp_path, marked, monkeypatch):
 
 @pytest.fixture
 def killed(measures, marked, run_dir):
-    """`killed(sandbox)`: a run was killed together with its supervisor. Returns the id of its nameless daemon."""
+    """`killed(sandbox)`: a run was killed together with its supervisor. Returns the id of its nameless
+    daemon."""
 
     def kill_both(sandbox):
         dynotune = measures(sys.executable, "-c", FOREST + NAMELESS, sandbox=sandbox)
-        said = until(lambda: [x for x in (run_dir / "stdout").read_text().split("\n") if "nameless" in x], "all up")
+        said = until(
+            lambda: [x for x in (run_dir / "stdout").read_text().split("\n") if "nameless" in x], "all up"
+        )
         supervisor = next(p.pid for p in processes.descendants(dynotune.pid) if p.parent == dynotune.pid)
         for pid in (dynotune.pid, supervisor):
             os.kill(pid, signal.SIGSTOP)
@@ -87,7 +91,9 @@ def test_without_a_view_the_processes_are_found_by_their_run_folder(killed, mark
 
 def test_a_run_that_lives_is_left_alone_and_leaves_no_note(marked, run_dir, cwd, state):
     code = "import signal\nprint('up', flush=True)\nsignal.pause()"
-    with start([sys.executable, "-c", code], env=marked.env, cwd=cwd, run_dir=run_dir, sandbox="auto") as launched:
+    with start(
+        [sys.executable, "-c", code], env=marked.env, cwd=cwd, run_dir=run_dir, sandbox="auto"
+    ) as launched:
         until(lambda: "up" in (run_dir / "stdout").read_text(), "at work")
         assert sweep() == leases.Leftovers()
         assert launched.poll() is None
@@ -95,7 +101,9 @@ def test_a_run_that_lives_is_left_alone_and_leaves_no_note(marked, run_dir, cwd,
     assert list(state.iterdir()) == []
 
 
-def test_a_run_that_goes_on_in_the_folder_of_a_killed_one_is_left_alone(killed, measures, marked, run_dir, state):
+def test_a_run_that_goes_on_in_the_folder_of_a_killed_one_is_left_alone(
+    killed, measures, marked, run_dir, state
+):
     killed("none")
     again = measures(sys.executable, "-c", "import signal\nsignal.pause()")
     (command,) = processes.descendants(next(p.pid for p in processes.descendants(again.pid)))

@@ -161,7 +161,9 @@ def test_lock_is_not_kept_by_processes_that_a_command_starts(tmp_path, run_dir, 
 
     with (
         measuring(tmp_path, cpus=[0], gpus=[], on_wait=print),
-        start(["ls", "-l", "/proc/self/fd"], env={"PATH": "/bin:/usr/bin"}, cwd=cwd, run_dir=run_dir) as launched,
+        start(
+            ["ls", "-l", "/proc/self/fd"], env={"PATH": "/bin:/usr/bin"}, cwd=cwd, run_dir=run_dir
+        ) as launched,
     ):
         launched.wait(120)
     assert ".lock" not in Path(run_dir, "stdout").read_text()

@@ -18,7 +18,11 @@ from dynotune.schema.study import Candidate, Study
 
 from ...fakes import of_run
 
-TYPED, TUNES, EVIL = Setting("env.A", "1"), Setting("env.OMP_DYNAMIC", "true"), Setting("env.LD_PRELOAD", "/evil.so")
+TYPED, TUNES, EVIL = (
+    Setting("env.A", "1"),
+    Setting("env.OMP_DYNAMIC", "true"),
+    Setting("env.LD_PRELOAD", "/evil.so"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +104,11 @@ def test_settings_from_elsewhere_must_be_typed_by_the_user(folder, tmp_path, mon
     with pytest.raises(UsageError, match="not begun here") as refused:
         origin.refuse_foreign(folder, begun, typed(begun))
     assert "--set env.LD_PRELOAD=/evil.so -- python t.py 'a b'" in refused.value.hint
-    for now in (typed(begun, EVIL), typed(begun, command=begun.run.command), typed(begun, EVIL, command=["sh"])):
+    for now in (
+        typed(begun, EVIL),
+        typed(begun, command=begun.run.command),
+        typed(begun, EVIL, command=["sh"]),
+    ):
         with pytest.raises(UsageError):
             origin.refuse_foreign(folder, begun, now)
     origin.refuse_foreign(folder, begun, typed(begun, EVIL, command=begun.run.command))
@@ -124,7 +132,9 @@ def test_a_study_tries_what_was_asked_for_when_it_was_begun_and_what_tunes(folde
     begun = of_run(Study, id="s", command=["python"], settings=[TYPED], **words)
     origin.mark(folder, begun)
     asked = [Setting("env.B", "2"), Setting("env.C", "x"), Setting("env.C", "y"), TUNES]
-    found = replace(begun, candidates=[Candidate(setting=one, effect="semantics") for one in asked], recipe=asked)
+    found = replace(
+        begun, candidates=[Candidate(setting=one, effect="semantics") for one in asked], recipe=asked
+    )
     origin.refuse_foreign(folder, found, typed(begun))
     with pytest.raises(UsageError):
         origin.refuse_foreign(folder, replace(found, selected=[EVIL]), typed(begun))

@@ -37,7 +37,9 @@ def test_a_git_that_does_not_end_is_not_waited_for_without_end(tmp_path, monkeyp
 
 def git(cwd, *words):
     who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    return subprocess.run(["git", "-C", str(cwd), *who, *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(cwd), *who, *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def write(folder, files):
@@ -74,7 +76,9 @@ def test_a_revision_is_shown_when_a_link_of_it_is_a_folder_elsewhere(cwd, tmp_pa
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     command = [sys.executable, "-c", code]
-    with start(command, env=dict(os.environ), cwd=cwd, run_dir=run_dir, sandbox="auto", seed=seed) as launched:
+    with start(
+        command, env=dict(os.environ), cwd=cwd, run_dir=run_dir, sandbox="auto", seed=seed
+    ) as launched:
         assert launched.wait(60).code == 0
     said = {"link": "False of the repository\n", "folder": "True not of the repository\n"}
     assert (run_dir / "stdout").read_text() == said[now]
@@ -101,7 +105,16 @@ def test_git_runs_no_hook_and_no_monitor_of_the_repository(cwd):
 def repository(cwd):
     """`old` and the working tree differ in every way that files can; `data` is not tracked."""
     git(cwd, "init", "--quiet", "--initial-branch=main", ".")
-    write(cwd, {".gitignore": "data/\n", "code.py": "old", "only_old.py": "1", "run.sh": "#!/bin/sh", "pkg/a.py": "1"})
+    write(
+        cwd,
+        {
+            ".gitignore": "data/\n",
+            "code.py": "old",
+            "only_old.py": "1",
+            "run.sh": "#!/bin/sh",
+            "pkg/a.py": "1",
+        },
+    )
     (cwd / "run.sh").chmod(0o755)
     git(cwd, "add", "--all")
     git(cwd, "commit", "--quiet", "--message", "The old one")

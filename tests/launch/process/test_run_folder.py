@@ -83,7 +83,9 @@ def test_a_file_in_the_way_is_said(tmp_path):
     assert "--run-dir" in raised.value.hint
 
 
-@pytest.mark.parametrize(("options", "why"), [("ro", "Read-only file system"), ("size=4k", "No space left on device")])
+@pytest.mark.parametrize(
+    ("options", "why"), [("ro", "Read-only file system"), ("size=4k", "No space left on device")]
+)
 def test_a_read_only_or_full_disk_is_said(options, why, tmp_path):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare")

@@ -205,7 +205,9 @@ def test_the_copies_are_gone_when_the_command_cannot_be_started(project, run_dir
     assert sorted(path.name for path in run_dir.iterdir()) == ["stderr", "stdout"]
 
 
-def test_copies_are_removed_by_the_supervisor_when_dynotune_dies_after_the_command(project, run_dir, measures, marked):
+def test_copies_are_removed_by_the_supervisor_when_dynotune_dies_after_the_command(
+    project, run_dir, measures, marked
+):
     need_overlay(project, run_dir)
     # The command ends at once, and dynotune is killed at whatever point of the end it has reached.
     dynotune = measures("touch", "new", sandbox="auto")
@@ -247,7 +249,10 @@ def test_the_proof_leaves_files_of_every_kind_as_they_are(umask, project, run_di
 
 def test_a_folder_that_is_read_only_needs_no_view_and_stays_read_only(project, tmp_path):
     script = 'mount --bind "$1" "$1"; mount -o remount,ro,bind "$1"; exec "$2" -c "$3" "$4" "$1" "$5" "$6"'
-    code = "import errno\ntry:\n  open('new', 'w')\nexcept OSError as error:\n  assert error.errno == errno.EROFS"
+    code = (
+        "import errno\ntry:\n  open('new', 'w')\nexcept OSError as error:\n  assert error.errno == "
+        "errno.EROFS"
+    )
     code += "\n  print('refused')"
     words = [str(project), sys.executable, AS_SOMEONE, SOURCE, str(tmp_path / "runs"), code]
     kind, reason, _, run_dir = as_root_in_a_namespace(script, *words)
@@ -258,7 +263,9 @@ def test_a_folder_that_is_read_only_needs_no_view_and_stays_read_only(project, t
 def as_root_in_a_namespace(script, *words):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare")
-    done = subprocess.run(["unshare", "-m", "bash", "-ec", script, "bash", *words], capture_output=True, text=True)
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-ec", script, "bash", *words], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -312,7 +319,9 @@ class TestWithoutPrivileges:
         subprocess.run(["sh", "-ec", as_root], cwd=base, check=True)
         words = ["/usr/bin/python3", "-c", AS_SOMEONE, SOURCE, "project", "runs", code]
         kept = [f"--{which}-caps=+{capability}" for which in ("inh", "ambient") if capability]
-        done = subprocess.run([*self.become(*groups), *kept, *words], cwd=base, capture_output=True, text=True)
+        done = subprocess.run(
+            [*self.become(*groups), *kept, *words], cwd=base, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         kind, reason, changes, run_dir = json.loads(done.stdout)
         if kind == "none" and "user namespace" in reason:
@@ -339,7 +348,12 @@ class TestWithoutPrivileges:
             ("echo 1 > project/theirs; chown 0:54321 project/theirs; chmod 664 project/theirs", "theirs"),
             ("chgrp 54321 project/own; chmod 444 project/own", "own"),
         ],
-        ids=["a folder of a group", "a folder of a group below", "another's file", "a file that is read-only"],
+        ids=[
+            "a folder of a group",
+            "a folder of a group below",
+            "another's file",
+            "a file that is read-only",
+        ],
     )
     def test_sandbox_has_no_view_when_files_of_a_group_could_not_be_changed(self, as_root, names, someone):
         code = "import os, pathlib\nfor p in pathlib.Path('.').iterdir():\n"
@@ -359,7 +373,9 @@ class TestWithoutPrivileges:
         assert (run_dir / "stdout").read_text() == "refused\n"
 
     def test_sandbox_has_no_view_when_two_names_of_one_file_would_become_two_files(self, someone):
-        kind, reason, _, run_dir = self.run(someone, LINKS, setup="cd project; echo -n before > one; ln one two")
+        kind, reason, _, run_dir = self.run(
+            someone, LINKS, setup="cd project; echo -n before > one; ln one two"
+        )
         assert (kind, "another file than" in reason) == ("none", True), reason
         assert (run_dir / "stdout").read_text() == "beforemore True\n"
 
@@ -369,7 +385,10 @@ class TestWithoutPrivileges:
         assert (kind, changes[0]) == ("overlay", ["new"]), reason
 
     def test_sandbox_has_no_view_and_shows_files_that_only_a_capability_can_read(self, someone):
-        code, theirs = "print(open('theirs').read())", "echo secret > project/theirs; chmod 600 project/theirs"
+        code, theirs = (
+            "print(open('theirs').read())",
+            "echo secret > project/theirs; chmod 600 project/theirs",
+        )
         kind, reason, _, run_dir = self.run(someone, code, as_root=theirs, capability="dac_read_search")
         assert (kind, "capability" in reason) == ("none", True), reason
         assert (run_dir / "stdout").read_text() == "secret\n\n"

@@ -102,7 +102,9 @@ def test_an_orphan_that_does_not_die_is_named_after_a_limit(python, marked, run_
     assert marked.pids() == set(spared)
 
 
-def test_leaving_the_block_waits_no_longer_than_a_limit_for_a_supervisor(python, marked, run_dir, cwd, monkeypatch):
+def test_leaving_the_block_waits_no_longer_than_a_limit_for_a_supervisor(
+    python, marked, run_dir, cwd, monkeypatch
+):
     monkeypatch.setattr(launcher, "_UNKILLABLE_S", 0.5)
     with (
         pytest.raises(CannotRunHere, match="do not die"),
@@ -119,7 +121,9 @@ def test_leaving_the_block_waits_no_longer_than_a_limit_for_a_supervisor(python,
 def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(python, measures, marked, run_dir):
     dynotune = measures(*python("print('grown', flush=True)\n" + PAUSE))
     grown(run_dir)
-    (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
+    (supervisor,) = (
+        process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid
+    )
     os.kill(dynotune.pid, signal.SIGSTOP)
     os.kill(supervisor, signal.SIGKILL)
     dynotune.kill()
@@ -129,7 +133,9 @@ def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(python, m
 def test_a_supervisor_told_to_end_ends_everything(python, measures, marked, run_dir):
     dynotune = measures(*python(FOREST + PAUSE))
     grown(run_dir)
-    (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
+    (supervisor,) = (
+        process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid
+    )
     os.kill(supervisor, signal.SIGTERM)
     marked.wait_until_gone()
     assert dynotune.wait(120) == 0
@@ -275,5 +281,7 @@ def test_processes_are_ended_when_the_supervisor_is_killed_after_the_command_beg
         os.kill(launched._supervisor.pid, signal.SIGKILL)
         with pytest.raises(CannotRunHere, match="has ended by signal 9"):
             launched.wait(60)
-    left = [process for process in map(processes.read, pids) if process is not None and process.state not in "ZX"]
+    left = [
+        process for process in map(processes.read, pids) if process is not None and process.state not in "ZX"
+    ]
     assert len(pids) == 2 and not left

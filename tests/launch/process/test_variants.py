@@ -71,7 +71,9 @@ def test_another_interpreter_takes_the_first_word_and_leads_path(other):
 
 
 def test_a_script_is_the_one_beside_the_interpreter(other):
-    assert made(f"python={other}", command=["torchrun", "train.py"]).command[0] == str(other.parent / "torchrun")
+    assert made(f"python={other}", command=["torchrun", "train.py"]).command[0] == str(
+        other.parent / "torchrun"
+    )
     with pytest.raises(UsageError, match="no accelerate beside it"):
         made(f"python={other}", command=["accelerate", "launch"])
 

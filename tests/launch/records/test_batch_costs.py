@@ -22,11 +22,26 @@ def fetching(at_s: float, num: int, **fields: Any) -> dict[str, Any]:
     """Counts of worker 0 since it began at 10 s: 20 ms a batch, 5 of them collating."""
     usual = {
         "event": "fetching",
-        "drawn_by": 1, "worker": 0, "num_workers": 2, "at_s": at_s, "begin_s": 10.0, "num": num, "fetch_s": 0.02 * num,
-        "collate_s": 0.005 * num, "decode_s": 0.0, "cpu_s": 0.01 * num, "longest_s": 0.03, "decoders": [],
-        "private_bytes": None, "dataset": "__main__.Data", "collate": "train.stack", "num_items": 100,
-        "items_at": "train.py(3): __getitem__", "collate_at": "", "num_objects": 7,
-    }  # fmt: skip
+        "drawn_by": 1,
+        "worker": 0,
+        "num_workers": 2,
+        "at_s": at_s,
+        "begin_s": 10.0,
+        "num": num,
+        "fetch_s": 0.02 * num,
+        "collate_s": 0.005 * num,
+        "decode_s": 0.0,
+        "cpu_s": 0.01 * num,
+        "longest_s": 0.03,
+        "decoders": [],
+        "private_bytes": None,
+        "dataset": "__main__.Data",
+        "collate": "train.stack",
+        "num_items": 100,
+        "items_at": "train.py(3): __getitem__",
+        "collate_at": "",
+        "num_objects": 7,
+    }
     return usual | fields
 
 
@@ -34,7 +49,9 @@ def record(pid: int, *events: dict[str, Any]) -> Record:
     return take(Record(path=Path("x.rec"), pid=pid, start_s=0.0), *events)
 
 
-LOADER = Loader(name="DataLoader", dataset="__main__.Data", collate="train.stack", num_items=100, num_workers=2)
+LOADER = Loader(
+    name="DataLoader", dataset="__main__.Data", collate="train.stack", num_items=100, num_workers=2
+)
 WORKER = [fetching(10.5, 25, longest_s=0.9), fetching(12.0, 100), fetching(13.0, 150), fetching(14.0, 200)]
 
 
@@ -121,13 +138,18 @@ def test_parts_of_all_workers_are_taken_together_without_their_warm_up():
 
     one = [fetching(10.5, 25, parts=rows(90)), fetching(12.0, 100, parts=rows(100, own=40))]
     brief = [fetching(10.6, 30, worker=1, parts=rows(10))]
-    parts = loading(record(2, *one, fetching(14.0, 200, parts=rows(500))), record(3, *brief), window=(10.0, 13.5)).parts
+    parts = loading(
+        record(2, *one, fetching(14.0, 200, parts=rows(500))), record(3, *brief), window=(10.0, 13.5)
+    ).parts
     assert [(part.part, part.num) for part in parts] == [("own", 40), ("read", 20)]
     assert parts[1].wall_s == pytest.approx(0.2)
 
 
 def test_bytes_that_makers_read_are_told_for_a_batch_where_the_kernel_does():
-    counts = [fetching(at, num, read_bytes=1000 * num, storage_bytes=250 * num) for at, num in ((10.5, 25), (13.0, 75))]
+    counts = [
+        fetching(at, num, read_bytes=1000 * num, storage_bytes=250 * num)
+        for at, num in ((10.5, 25), (13.0, 75))
+    ]
     told = loading(record(2, *counts))
     assert (told.read_bytes, told.storage_bytes) == (1000, 250)
     assert loading(record(2, *counts), record(3, *WORKER)).read_bytes is None

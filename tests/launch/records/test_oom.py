@@ -5,14 +5,20 @@ import pytest
 from dynotune.launch.records import why_memory_ran_out
 
 FULL = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB "
-    "of which 1.06 GiB is free. Process 4321 has 4.00 GiB memory in use. Including non-PyTorch memory, this process "
-    "has 74.00 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, with 120.00 MiB allocated "
-    "in private pools (e.g., CUDA Graphs), and 3.50 GiB is reserved by PyTorch but unallocated. If reserved but "
-    "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.10 GiB "
+    "of which 1.06 GiB is free. Process 4321 has 4.00 GiB memory in use. Including non-PyTorch memory, "
+    "this process "
+    "has 74.00 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, with 120.00 "
+    "MiB allocated "
+    "in private pools (e.g., CUDA Graphs), and 3.50 GiB is reserved by PyTorch but unallocated. If "
+    "reserved but "
+    "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation."
 )
 OLD = (
-    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 GiB already "
+    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity; 21.00 "
+    "GiB already "
     "allocated; 12.00 MiB free; 21.50 GiB reserved in total by PyTorch)"
 )
 
@@ -46,7 +52,9 @@ def test_other_output_is_no_failure_of_memory(lines):
 
 
 def test_the_batch_that_fits_is_bounded_by_what_was_needed_at_least():
-    line = FULL.replace("3.50 GiB is reserved", "0.50 GiB is reserved").replace("2.00 GiB. GPU", "12.00 GiB. GPU")
+    line = FULL.replace("3.50 GiB is reserved", "0.50 GiB is reserved").replace(
+        "2.00 GiB. GPU", "12.00 GiB. GPU"
+    )
     # 3.5 GiB are the context's, 70 and 12 the batch's and the model's; 75.1 may be used.
     most = int(64 * (75.1 - 3.5) / (85.5 - 3.5))
     assert f"has at most {most} samples" in why_memory_ran_out([line], batch=64)

@@ -52,7 +52,12 @@ def test_a_function_that_some_steps_alone_call_is_named_with_its_period_and_its_
 
 @pytest.mark.parametrize(
     ("stack", "kind"),
-    [([SAVES, SERIALISES], "checkpoint"), ([DRAWS, SAMPLES], "epoch"), ([SAVES], "other"), ([SAVES, TRAINS], "other")],
+    [
+        ([SAVES, SERIALISES], "checkpoint"),
+        ([DRAWS, SAMPLES], "epoch"),
+        ([SAVES], "other"),
+        ([SAVES, TRAINS], "other"),
+    ],
 )
 def test_periodic_works_kind_is_told_by_its_calls(stack, kind):
     (work,), _ = periodic(every(60, 10), *usual(60), *[(stack, step, 32) for step in range(9, 60, 10)])
@@ -68,7 +73,10 @@ def test_two_kinds_of_work_are_two():
 
 
 def test_a_line_that_is_slower_now_and_then_is_no_work_of_some_steps():
-    assert periodic(every(60, 10), *usual(60), *[([TRAINS], step, 32) for step in range(9, 60, 10)]) == ([], set())
+    assert periodic(every(60, 10), *usual(60), *[([TRAINS], step, 32) for step in range(9, 60, 10)]) == (
+        [],
+        set(),
+    )
 
 
 def test_periodic_work_costs_no_more_than_its_steps_are_longer_when_it_replaces_other_work():
@@ -91,7 +99,10 @@ def test_other_steps_that_nobody_saw_may_do_the_same():
 
 @given(
     st.lists(st.floats(0.001, 10), min_size=1, max_size=40),
-    st.lists(st.tuples(st.lists(st.integers(0, 6), max_size=5), st.integers(-3, 50), st.integers(1, 9)), max_size=30),
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 6), max_size=5), st.integers(-3, 50), st.integers(1, 9)),
+        max_size=30,
+    ),
 )
 def test_shares_are_of_the_window_whatever_was_seen(step_s, seen):
     found, steps = periodic(step_s, *seen)

@@ -80,14 +80,25 @@ def test_timing_holds_together_whatever_the_steps_were(step_s, flags):
     assert found.median_step_s <= found.p99_step_s <= found.longest_step_s == max(step_s)
     assert found.median_step_s == statistics.median(step_s)
     assert 1 <= len(found.slow) <= min(20, max(1, len(step_s) // 100))
-    assert min(row.step_s for row in found.slow) >= found.p99_step_s or len(found.slow) == 20 or len(step_s) % 100
+    assert (
+        min(row.step_s for row in found.slow) >= found.p99_step_s
+        or len(found.slow) == 20
+        or len(step_s) % 100
+    )
     assert all(100 <= row.index < 100 + len(step_s) for row in found.slow)
     assert found.num_epochs == sum(bool(flag & EPOCH) for flag in flags[: len(step_s)])
 
 
 def observed(said=None, **window):
     made = record([0.1] * 40)
-    fields = {"first_step": 10, "num_steps": 20, "begin_s": 3.0, "end_s": 5.0, "num_samples": None, "wait_s": 0.5}
+    fields = {
+        "first_step": 10,
+        "num_steps": 20,
+        "begin_s": 3.0,
+        "end_s": 5.0,
+        "num_samples": None,
+        "wait_s": 0.5,
+    }
     take(made, {"event": "window", **fields, **window})
     return made if said is None else take(made, {"event": "state", **said})
 
@@ -124,7 +135,9 @@ def test_an_unknown_fact_stays_unknown():
 def test_a_models_call_knows_how_often_the_thread_was_seen_inside_of_it():
     called = {"function": "train.py(42): hints", "operator": "", "call": ""}
     call = {"grad_enabled": True, "inference_mode": False, "training": False, "place": called}
-    models = [{"name": "Net", "num_parameters": 1, "parameter_bytes": 4, "call": each} for each in (call, None)]
+    models = [
+        {"name": "Net", "num_parameters": 1, "parameter_bytes": 4, "call": each} for each in (call, None)
+    ]
     frames = ["train.py(42): hints", "train.py(29): forward", "train.py(50): step"]
     moments = {
         "frames": frames,
@@ -146,7 +159,12 @@ def test_without_a_window_nothing_was_timed():
 
 @pytest.mark.parametrize(
     "said",
-    [{"loaders": [{"name": 3}]}, {"models": {}}, {"live": {"live.x": {"a": 1}}}, {"collections": {"num": "many"}}],
+    [
+        {"loaders": [{"name": 3}]},
+        {"models": {}},
+        {"live": {"live.x": {"a": 1}}},
+        {"collections": {"num": "many"}},
+    ],
 )
 def test_a_damaged_state_is_refused(said):
     with pytest.raises(RecordError, match="damaged"):

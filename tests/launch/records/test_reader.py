@@ -18,7 +18,11 @@ from dynotune.schema.reasons import Reason
 
 TEXT = st.text(max_size=300)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=5,
 )
@@ -28,7 +32,13 @@ STEPS = st.builds(Step, st.floats(1e-6, 1e9), TIMES, st.none() | st.integers(0, 
 KINDS = {"process": events.ProcessBegun, "torch": events.TorchImported, "cycle": events.CycleFound}
 NUMBERS = st.integers(0, 1 << 62)
 EVENTS = st.fixed_dictionaries(
-    {"event": st.sampled_from(list(KINDS)), "executable": TEXT, "version": TEXT, "num_parts": NUMBERS, "what": JSON}
+    {
+        "event": st.sampled_from(list(KINDS)),
+        "executable": TEXT,
+        "version": TEXT,
+        "num_parts": NUMBERS,
+        "what": JSON,
+    }
 )
 
 
@@ -47,7 +57,11 @@ def recorded(tmp_path) -> Path:
     """A record of five steps between two events."""
     write(
         tmp_path,
-        [{"event": "process", "argv": ["a.py"]}, *[Step(k + 1, 0.5, 8, 0) for k in range(5)], {"event": "exit"}],
+        [
+            {"event": "process", "argv": ["a.py"]},
+            *[Step(k + 1, 0.5, 8, 0) for k in range(5)],
+            {"event": "exit"},
+        ],
     )
     return next(tmp_path.glob("*.rec"))
 
@@ -73,7 +87,9 @@ def test_a_record_is_followed_while_it_grows(parts, piece_bytes):
         writer, records, seen = Writer(folder), Records(Path(folder)), []
         for part in parts:
             for step in part:
-                writer.step(step.end_s, step.wait_s, -1 if step.num_samples is None else step.num_samples, step.flags)
+                writer.step(
+                    step.end_s, step.wait_s, -1 if step.num_samples is None else step.num_samples, step.flags
+                )
             seen += part
             assert [step for record in records.update() for step in record.steps] == seen
 
@@ -95,7 +111,9 @@ def test_a_record_cut_anywhere_is_read_up_to_the_cut(recorded, tmp_path):
 
 
 @pytest.mark.parametrize("num_there", range(8 + 32))
-def test_a_step_of_which_only_so_many_bytes_are_there_yet_is_read_when_it_is_whole(recorded, tmp_path, num_there):
+def test_a_step_of_which_only_so_many_bytes_are_there_yet_is_read_when_it_is_whole(
+    recorded, tmp_path, num_there
+):
     """The writer stores a step's fields one after another, and somebody may look in between."""
     raw = recorded.read_bytes().rstrip(b"\0")
     raw += bytes(-len(raw) % 8)

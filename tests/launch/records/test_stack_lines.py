@@ -18,7 +18,9 @@ MOMENTS = {
 def test_stack_lines_count_each_sample_once_when_a_line_stands_twice_on_a_stack() -> None:
     assert stack_lines(convert(MOMENTS, Moments)) == [
         StackLine(function="train.py(60): main", text="out = net(x)", callee="net.py(45): forward", num=4),
-        StackLine(function="net.py(45): forward", text="h = self.cell(x[t], h)", callee="net.py(22): cell", num=4),
+        StackLine(
+            function="net.py(45): forward", text="h = self.cell(x[t], h)", callee="net.py(22): cell", num=4
+        ),
         StackLine(function="net.py(22): cell", text="return h @ w", num=2),
         StackLine(function="train.py(63): main", text="loss.backward()", num=1),
     ]

@@ -66,7 +66,8 @@ def test_several_comparisons_share_one_start_of_the_program(program, tmp_path):
         faster, same = compared(run, FASTER, live), compared(run, SAME, live)
         assert live.goes_on
     assert (faster.within, same.within) == (True, True)
-    # The verdict also asks whether the baseline is as in the plain window, which other programs here may change.
+    # The verdict also asks whether the baseline is as in the plain window, which other programs here may
+    # change.
     assert faster.ci is not None and faster.ci[0] > 1
     assert len(same.pairs) >= in_process.FEWEST_BLOCKS
     assert len(starts(tmp_path)) == 1
@@ -124,7 +125,9 @@ def test_blocks_too_few_for_a_verdict_are_shown_with_the_reason_and_what_to_do(p
 
 
 def test_blocks_that_do_not_count_give_no_figure(program, monkeypatch):
-    found = switching.SwitchedArms(given_up={SAME: "once it is off again, a step takes longer"}, stretch_steps=10)
+    found = switching.SwitchedArms(
+        given_up={SAME: "once it is off again, a step takes longer"}, stretch_steps=10
+    )
     said(found, monkeypatch)
     comparison = compared(program(10), SAME)
     assert (comparison.verdict, comparison.speedup, comparison.num_pairs) == ("undecided", None, 0)

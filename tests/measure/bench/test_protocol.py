@@ -30,7 +30,12 @@ from dynotune.schema.setting import Setting
 
 from ...fakes import Clock, Runs, Watcher, disturbed, of_run, raises, record
 
-FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
+FACTS = {
+    "host.cpu": "a processor",
+    "host.num_cores": 2,
+    "gpu.name": Unknown("no driver"),
+    "torch.version": "2.13.0",
+}
 
 
 @pytest.fixture
@@ -152,7 +157,10 @@ def test_more_than_a_fifth_void_is_undecided(compare, runs, arms):
     comparison = compare(max_pairs=12)
     assert comparison.verdict == "undecided"
     assert comparison.pairs == []
-    assert f"{len(comparison.voided)} of {len(comparison.voided)} pairs were void, more than 20%" in comparison.reason
+    assert (
+        f"{len(comparison.voided)} of {len(comparison.voided)} pairs were void, more than 20%"
+        in comparison.reason
+    )
     assert "Measure again" in comparison.reason
 
 
@@ -220,7 +228,9 @@ def test_an_arm_whose_pilot_fails_is_the_answer(compare, runs, arm, tmp_path):
     assert on_disk(tmp_path) == comparison
 
 
-def test_compare_says_that_runs_work_in_the_folder_itself_before_a_pilot_can_fail(compare, runs, watcher, monkeypatch):
+def test_compare_says_that_runs_work_in_the_folder_itself_before_a_pilot_can_fail(
+    compare, runs, watcher, monkeypatch
+):
     monkeypatch.setattr(sandbox, "available", lambda cwd, run_dir: "it was tried: no")
     runs.instead["pilot-baseline"] = raises(FAILURE)
     compare()
@@ -372,7 +382,9 @@ def from_a_cold_disk(outcome):
     return replace(outcome, launched_s=-60.0)
 
 
-def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs):
+def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the_budget_will_do(
+    compare, runs
+):
     runs.instead["pilot-baseline"] = from_a_cold_disk
     assert compare(budget_s=80.0).run_s < 10
     assert runs.names[:3] == ["pilot-baseline", "pilot-candidate", "pilot-baseline-warm"]
@@ -460,7 +472,9 @@ def full_disk(monkeypatch):
     return full
 
 
-def test_comparison_keeps_its_pairs_and_goes_on_later_when_the_disk_is_full(compare, resume, runs, full_disk, tmp_path):
+def test_comparison_keeps_its_pairs_and_goes_on_later_when_the_disk_is_full(
+    compare, resume, runs, full_disk, tmp_path
+):
     with full_disk(3), pytest.raises(CannotRunHere, match="No space left") as raised:
         compare(max_pairs=8, seed=3)
     assert f"dynotune compare --resume {folder_in(tmp_path)}" in raised.value.hint
@@ -542,7 +556,9 @@ def test_a_run_that_cannot_be_read_any_more_costs_no_verdict(interrupted, resume
     assert any("left out" in warning for warning in comparison.warnings)
 
 
-def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(compare, runs, resume, tmp_path):
+def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(
+    compare, runs, resume, tmp_path
+):
     def interrupt(outcome):
         raise KeyboardInterrupt
 
@@ -567,7 +583,9 @@ def test_of_memory_less_is_faster_and_equal_bytes_are_the_same(compare, runs):
             outcome,
             run=msgspec.structs.replace(
                 outcome.run,
-                processes=[msgspec.structs.replace(p, peak_device_bytes=num_bytes) for p in outcome.run.processes],
+                processes=[
+                    msgspec.structs.replace(p, peak_device_bytes=num_bytes) for p in outcome.run.processes
+                ],
             ),
         )
 
@@ -665,5 +683,8 @@ def test_an_arm_that_fails_in_a_lane_is_the_answer_and_nothing_is_left_running(c
     before = threading.active_count()
     runs.instead["001-candidate"] = raises(CommandFailed("failed", command_exit_code=7))
     comparison = compare(lanes=2)
-    assert comparison.failed is not None and (comparison.failed.arm, comparison.failed.exit_code) == ("candidate", 7)
+    assert comparison.failed is not None and (comparison.failed.arm, comparison.failed.exit_code) == (
+        "candidate",
+        7,
+    )
     assert threading.active_count() == before

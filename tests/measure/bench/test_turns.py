@@ -1,4 +1,5 @@
-"""Turns of fresh processes: each is stored before the next one, and a void one is repeated in its own order."""
+"""Turns of fresh processes: each is stored before the next one, and a void one is repeated in its own
+order."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_windows_count_a_pilots_compilation_in_part_when_later_runs_find_it_comp
         for_pairs(request(), slow, 350.0)
 
 
-@pytest.mark.parametrize(("changes", "many"), [({}, {"epoch": 38}), ({"window_steps": 70}, {}), ({"max_pairs": 4}, {})])
+@pytest.mark.parametrize(
+    ("changes", "many"), [({}, {"epoch": 38}), ({"window_steps": 70}, {}), ({"max_pairs": 4}, {})]
+)
 def test_the_budget_that_a_refusal_names_is_accepted_and_is_the_least(changes, many):
     steps = pilots([0.1 + 0.02 * (number % 7) for number in range(200)], **many)
 

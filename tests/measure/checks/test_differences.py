@@ -107,7 +107,10 @@ def test_an_unstable_training_is_known_by_what_it_makes_of_a_rounding_error():
     assert not judged([value * 1.3 for value in FALLING], BF16, nudged=nudged).ok
 
 
-@given(st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=40), st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=40))
+@given(
+    st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=40),
+    st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=40),
+)
 def test_more_spread_of_its_own_never_allows_less(arm, own):
     quiet = judge(Apart(arm, 0), Apart([0.0] * len(own), 0), ORDER, what="losses")
     loud = judge(Apart(arm, 0), Apart(own, 0), ORDER, what="losses")

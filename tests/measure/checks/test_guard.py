@@ -98,7 +98,9 @@ def test_an_arm_that_rounding_explains_takes_one_run_of_the_baseline_and_its_own
 
 def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseline(ask, runs):
     runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
-    runs.losses["guard-baseline-again"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
+    runs.losses["guard-baseline-again"] = [
+        value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)
+    ]
     found = ask("precision.autocast=bf16")
     assert runs.names == ["guard-baseline", "guard", "guard-baseline-again"]
     assert found.ok
@@ -116,7 +118,9 @@ def test_guard_reuses_the_nudged_baseline_when_later_arms_need_it(runs, ask, tmp
 
 def test_a_program_whose_modules_draw_runs_once_more_with_other_random_numbers(ask, runs):
     runs.draws = ["cuda"]
-    runs.losses["guard-baseline-redrawn"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
+    runs.losses["guard-baseline-redrawn"] = [
+        value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)
+    ]
     runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
     found = ask("precision.autocast=bf16")
     assert runs.names[3] == "guard-baseline-redrawn"
@@ -182,7 +186,9 @@ def on_a_gpu(runs, monkeypatch):
     """A program that uses one GPU of 80 GiB, on a machine of 16 cores."""
     facts = {"gpu.count": 1, "gpu.memory_bytes": 80 << 30, "gpu.memory_used_bytes": 0}
     monkeypatch.setattr(guarding.lanes.probe.gpu, "facts", lambda env: facts)
-    monkeypatch.setattr(guarding.lanes.probe.host, "usable_cpus", lambda: sorted(os.sched_getaffinity(0)) * 16)
+    monkeypatch.setattr(
+        guarding.lanes.probe.host, "usable_cpus", lambda: sorted(os.sched_getaffinity(0)) * 16
+    )
     monkeypatch.setattr(guarding.lanes.probe.host_memory, "available_bytes", lambda: 128 << 30)
     runs.exact = FALLING
     runs.memory = {"peak_device_bytes": 1 << 30, "peak_rss_bytes": 3 << 30}
@@ -227,7 +233,9 @@ def test_a_run_that_fails_beside_others_is_made_again_alone(ask, runs, on_a_gpu)
 def test_a_program_that_writes_files_for_real_or_has_several_gpus_never_runs_beside_itself(on_a_gpu):
     def room(num_devices=1, peak=1 << 30, **fields):
         one = process(num_devices=num_devices, peak_device_bytes=peak, peak_rss_bytes=3 << 30)
-        outcome = Outcome(run=run(one, **fields), folder=Path("/runs/a"), launched_s=0.0, records=[record([0.1])])
+        outcome = Outcome(
+            run=run(one, **fields), folder=Path("/runs/a"), launched_s=0.0, records=[record([0.1])]
+        )
         return guarding.lanes.room(spec(), outcome)
 
     assert room() == room(changed_files=["a.pt"], sandbox="overlay") == 6
@@ -331,7 +339,12 @@ for _ in range(100):
 def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_path: Path, strided):
     (tmp_path / "runs").mkdir()
     (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
     runs_of = Guard(request, tmp_path / "runs", {}, 120.0)
@@ -347,13 +360,18 @@ def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_pa
 
 
 def errors_of(share: float, *, first: float = 1.0) -> list[float]:
-    """Losses that lie `share` from `FALLING`, now above and now below it; the first value `first` times as far."""
+    """Losses that lie `share` from `FALLING`, now above and now below it; the first value `first` times as
+    far."""
     return [value * (1 + share * (-1) ** at * (first if not at else 1.0)) for at, value in enumerate(FALLING)]
 
 
 def test_with_a_reference_an_arm_is_judged_by_what_rounding_explains_and_by_no_fixed_tolerance(ask, runs):
     runs.exact = FALLING
-    runs.losses = {"guard-baseline": errors_of(1e-6), "guard-rounded-2e-03": errors_of(2e-3), "guard": errors_of(3e-3)}
+    runs.losses = {
+        "guard-baseline": errors_of(1e-6),
+        "guard-rounded-2e-03": errors_of(2e-3),
+        "guard": errors_of(3e-3),
+    }
     found = ask("precision.autocast=bf16")
     assert runs.names == ["guard-baseline", "guard", "guard-float64", "guard-rounded-2e-03"]
     assert (found.ok, found.reference) == (True, "float64")
@@ -370,7 +388,8 @@ def test_with_a_reference_an_arm_is_judged_by_what_rounding_explains_and_by_no_f
 
 def test_no_training_is_called_wrong_by_one_draw_of_roundings_alone(ask, runs):
     runs.exact = FALLING
-    # Errors that wander over several orders of magnitude, as those of a training do that rounding turns elsewhere.
+    # Errors that wander over several orders of magnitude, as those of a training do that rounding turns
+    # elsewhere.
     wild = [value * (1 + 1e-3 * 30.0 ** (at % 3 - 1)) for at, value in enumerate(FALLING)]
     runs.losses = {"guard-rounded-2e-03": errors_of(1e-3), "guard-rounded--2e-03": wild, "guard": wild}
     known = ask("precision.autocast=bf16")
@@ -404,13 +423,26 @@ def test_values_that_are_missing_are_wrong(runs, ask):
 def test_the_first_module_that_departs_is_named():
     def reading(*errors: float) -> list[Reading]:
         parts = [
-            (name, [{"shape": [2], "sum": 2.0, "magnitudes": 2.0, "root": 2**0.5, "sampled": [1 + error, 1 - error]}])
+            (
+                name,
+                [
+                    {
+                        "shape": [2],
+                        "sum": 2.0,
+                        "magnitudes": 2.0,
+                        "root": 2**0.5,
+                        "sampled": [1 + error, 1 - error],
+                    }
+                ],
+            )
             for name, error in zip(("first", "attention", "last"), errors, strict=True)
         ]
         fields = {"what": "outputs", "outputs": [part for _, part in parts[-1:]] * 4, "parts": parts}
         return [msgspec.convert(fields, Reading)]
 
-    known = Own(first=reading(1e-7, 1e-7, 1e-7), reference=reading(0, 0, 0), rounded={1e-6: reading(1e-6, 1e-6, 1e-6)})
+    known = Own(
+        first=reading(1e-7, 1e-7, 1e-7), reference=reading(0, 0, 0), rounded={1e-6: reading(1e-6, 1e-6, 1e-6)}
+    )
     found = compared([knobs.parse("layout.channels_last=true")], known, reading(1e-6, 0.1, 0.1))
     assert (found.ok, found.module) == (False, "attention")
     assert compared([knobs.parse("layout.channels_last=true")], known, reading(1e-6, 1e-6, 2e-6)).ok

@@ -1,4 +1,5 @@
-"""The guard's verdict on small real trainings: what is rounding, what is broken, what the program does to itself."""
+"""The guard's verdict on small real trainings: what is rounding, what is broken, what the program does to
+itself."""
 
 from __future__ import annotations
 

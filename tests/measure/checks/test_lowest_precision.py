@@ -52,12 +52,18 @@ def ask(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(lowest_precision, "QUANTIZED", {})
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
-    run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
+    run = spec(
+        command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False
+    )
 
     def compare(request, watcher, live):
         assert request.in_process == "auto"
         return Comparison(
-            id="made-up", run=run.recorded, candidate_settings=request.candidate, verdict="faster", speedup=1.9
+            id="made-up",
+            run=run.recorded,
+            candidate_settings=request.candidate,
+            verdict="faster",
+            speedup=1.9,
         )
 
     monkeypatch.setattr(lowest_precision.protocol, "compare", compare)
@@ -101,7 +107,9 @@ def test_precisions_with_right_results_share_one_live_run_and_the_time(ask, monk
 
 
 def test_a_baseline_that_computes_no_numbers_is_said(ask, tmp_path):
-    (tmp_path / "infer.py").write_text(PROGRAM.replace("torch.randn(8, 32)", "torch.full((8, 32), float('nan'))"))
+    (tmp_path / "infer.py").write_text(
+        PROGRAM.replace("torch.randn(8, 32)", "torch.full((8, 32), float('nan'))")
+    )
     (arm,) = ask()[0].arms
     assert (arm.results, arm.is_worth_it) == (None, False)
     assert arm.reasons == ["none of the baseline's outputs is a finite number"]
@@ -124,7 +132,10 @@ def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask,
 
 
 def test_a_precision_many_times_as_slow_as_the_command_is_not_waited_for(ask, tmp_path, monkeypatch):
-    stuck = "net[0].register_forward_hook(lambda *_: time.sleep(600) if torch.is_autocast_enabled('cpu') else None)\n"
+    stuck = (
+        "net[0].register_forward_hook(lambda *_: time.sleep(600) if torch.is_autocast_enabled('cpu') "
+        "else None)\n"
+    )
     (tmp_path / "infer.py").write_text(PROGRAM.replace("with torch", "import time\n" + stuck + "with torch"))
     monkeypatch.setattr(lowest_precision, "PATIENCE", (0.0, 3.0))
     (arm,) = ask()[0].arms
@@ -156,7 +167,9 @@ def quantize_(model, config, filter_fn):
             step = layer.weight.abs().max() / 127
             layer.weight = torch.nn.Parameter((layer.weight / step).round() * step)
 """
-OUTLIER = "with torch.no_grad():\n    net[2].weight[0, 0] = 1e3\n    net[0].weight[0] = net[0].bias[0] = 0.0\n"
+OUTLIER = (
+    "with torch.no_grad():\n    net[2].weight[0, 0] = 1e3\n    net[0].weight[0] = net[0].bias[0] = 0.0\n"
+)
 
 
 @pytest.fixture
@@ -173,7 +186,9 @@ def quantized(ask, tmp_path, monkeypatch):
 
 
 def test_a_module_that_does_not_stand_8_bits_is_kept_and_the_others_are_not(quantized, tmp_path):
-    (tmp_path / "infer.py").write_text(PROGRAM.replace("with torch.no_grad", OUTLIER + "with torch.no_grad", 1))
+    (tmp_path / "infer.py").write_text(
+        PROGRAM.replace("with torch.no_grad", OUTLIER + "with torch.no_grad", 1)
+    )
     (arm,) = quantized()[0].arms
     assert [str(setting) for setting in arm.settings] == [
         "precision.quantize=int8-weights",
@@ -237,7 +252,8 @@ def test_training_is_quantized_by_nobody_and_its_curves_are_paired_over_seeds(as
     assert "torchao's quantization is for inference" in int8.reasons[0]
 
 
-# Its weights are fitted, and a rate that is too high throws them off: rounding alone turns it elsewhere. No float64.
+# Its weights are fitted, and a rate that is too high throws them off: rounding alone turns it elsewhere. No
+# float64.
 RESIDUAL = """
 import os
 import torch
@@ -302,7 +318,10 @@ def test_seeds_that_change_nothing_give_no_band():
 
 
 def test_precisions_that_cannot_be_tried_for_one_reason_share_a_line():
-    arms = [PrecisionArm(name=name, settings=[BF16], reasons=["torchao is not installed."]) for name in ("int8", "fp8")]
+    arms = [
+        PrecisionArm(name=name, settings=[BF16], reasons=["torchao is not installed."])
+        for name in ("int8", "fp8")
+    ]
     assert "int8, fp8: torchao is not installed." in told(*arms)
 
 
@@ -320,7 +339,9 @@ def test_a_metric_is_paired_over_samples():
 def arm_of(**results) -> PrecisionArm:
     judged = {"arm": str(BF16), "what": "outputs", "difference": 2e-3, "own": 1e-3, "tolerance": 4e-3}
     judged |= {"num_values": 24, "ok": True, "reference": "float64", "baseline_error": 1e-6}
-    speed = Comparison(id="a", run=spec(), candidate_settings=[BF16], verdict="faster", speedup=1.9, ci=(1.8, 2.0))
+    speed = Comparison(
+        id="a", run=spec(), candidate_settings=[BF16], verdict="faster", speedup=1.9, ci=(1.8, 2.0)
+    )
     return PrecisionArm(name="bf16", settings=[BF16], speed=speed, results=Guarded(**(judged | results)))
 
 

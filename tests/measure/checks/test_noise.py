@@ -17,7 +17,10 @@ ERRORS = st.lists(st.floats(1e-12, 1.0), min_size=2, max_size=30)
 def test_errors_are_no_worse_than_themselves_and_than_larger_ones(errors):
     assert judge(errors, errors).verdict == "no worse"
     assert judge(errors, [10 * error for error in errors]).verdict == "no worse"
-    assert judge([10 * error for error in errors], errors, [10 * error for error in errors]).verdict == "no worse"
+    assert (
+        judge([10 * error for error in errors], errors, [10 * error for error in errors]).verdict
+        == "no worse"
+    )
 
 
 @given(st.lists(st.floats(1e-5, 1e-2), min_size=2, max_size=30), st.floats(NO_WORSE * 1.1, 1e4))
@@ -53,7 +56,8 @@ def test_a_single_value_is_no_worse_only_if_its_error_is_no_larger():
 
 
 def test_sums_that_tensor_cores_cut_off_are_no_fault_and_larger_errors_stay_one():
-    """A mean over many elements: errors of rounding go away in it, and those of sums that are cut off do not."""
+    """A mean over many elements: errors of rounding go away in it, and those of sums that are cut off do
+    not."""
     least = TOLERANCES["tf32"].least
     assert judge([6e-5] * 24, [1e-7] * 24, [2e-6] * 24, least=least).verdict == "no worse"
     assert judge([6e-5] * 24, [1e-7] * 24, [2e-6] * 24).verdict == "worse"

@@ -42,7 +42,9 @@ def test_rounding_is_no_worse_and_batches_are_written_as_trtexec_loads_them(chec
     assert found.error < 1e-6
     assert [batch.shapes for batch in found.batches] == [{"x": [3, 16]}, {"x": [5, 16]}]
     assert np.fromfile(found.batches[1].inputs["x"], np.float32).size == 5 * 16
-    assert np.fromfile(found.batches[1].outputs["y"], np.float32).size == 5 * 16  # as the engine's, not in float64
+    assert (
+        np.fromfile(found.batches[1].outputs["y"], np.float32).size == 5 * 16
+    )  # as the engine's, not in float64
 
 
 @pytest.mark.parametrize("error", [1e-4, 0.01])

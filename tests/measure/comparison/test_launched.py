@@ -20,20 +20,37 @@ def by_blocks(speedup=1.5, half=0.02, verdict="faster", **more):
     ci = (speedup * math.exp(-half), speedup * math.exp(half))
     more.setdefault("baseline_shift", BaselineShift(ratio=1.0, ci=(0.99, 1.01), num_blocks=4))
     return Comparison(
-        id="x", run=RUN, candidate_settings=[], within=True, verdict=verdict, speedup=speedup, ci=ci, num_pairs=2,
-        pairs=PAIRS, **more,
-    )  # fmt: skip
+        id="x",
+        run=RUN,
+        candidate_settings=[],
+        within=True,
+        verdict=verdict,
+        speedup=speedup,
+        ci=ci,
+        num_pairs=2,
+        pairs=PAIRS,
+        **more,
+    )
 
 
 def by_pairs(speedup, ci, verdict, blocks):
     return Comparison(
-        id="x", run=RUN, candidate_settings=[], verdict=verdict, speedup=speedup, ci=ci, num_pairs=2, pairs=PAIRS,
+        id="x",
+        run=RUN,
+        candidate_settings=[],
+        verdict=verdict,
+        speedup=speedup,
+        ci=ci,
+        num_pairs=2,
+        pairs=PAIRS,
         blocks=launched.blocks_answer(blocks),
-    )  # fmt: skip
+    )
 
 
 def offset(monkeypatch, sd):
-    row = launched.Launched("a", "b", within=1.0, within_se=0.0, fresh=math.exp(sd), pairs_sd=0.0, num_pairs=3)
+    row = launched.Launched(
+        "a", "b", within=1.0, within_se=0.0, fresh=math.exp(sd), pairs_sd=0.0, num_pairs=3
+    )
     monkeypatch.setattr(launched, "rows", lambda: (row,) * 12)
 
 

@@ -24,7 +24,9 @@ def test_a_single_look_spends_its_share_at_once() -> None:
 
 @pytest.mark.parametrize("max_pairs", range(2, 13))
 @pytest.mark.parametrize("error", [0.05, 0.1])
-def test_later_looks_ask_for_less_and_none_for_more_than_a_single_one_would(max_pairs: int, error: float) -> None:
+def test_later_looks_ask_for_less_and_none_for_more_than_a_single_one_would(
+    max_pairs: int, error: float
+) -> None:
     levels = nominal_levels(looks(max_pairs), error)
     assert list(levels) == sorted(set(levels))
     assert levels[0] > 0 and levels[-1] <= error

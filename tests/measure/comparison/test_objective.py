@@ -27,7 +27,9 @@ LAUNCHED_S = 0.5
 
 def outcome(*processes, records=(), ended_by="window", **run_fields) -> Outcome:
     made = run(*processes, ended_by=ended_by, **run_fields)
-    return Outcome(run=made, folder=Path("/"), launched_s=LAUNCHED_S, records=list(records), all_records=list(records))
+    return Outcome(
+        run=made, folder=Path("/"), launched_s=LAUNCHED_S, records=list(records), all_records=list(records)
+    )
 
 
 def timed(step_s, *, first_step=0, begin_s=START_S) -> Outcome:
@@ -68,7 +70,9 @@ def test_the_slowest_rank_says_the_latency():
     quick, slow = record([0.1] * 100, rank=0), record([0.3] * 100, rank=1)
     slow.pid = 2
     ranks = [process(window(first_step=0, begin_s=START_S))]
-    ranks.append(type(ranks[0])(**{**{f: getattr(ranks[0], f) for f in ranks[0].__struct_fields__}, "pid": 2}))
+    ranks.append(
+        type(ranks[0])(**{**{f: getattr(ranks[0], f) for f in ranks[0].__struct_fields__}, "pid": 2})
+    )
     assert value(outcome(*ranks, records=[quick, slow]), "latency-p99", "step") == pytest.approx(0.3)
 
 
@@ -85,7 +89,9 @@ def test_steps_that_are_missing_in_the_record_give_no_percentile():
 
 def test_the_time_to_the_first_step_runs_from_the_launch_to_the_slowest_ranks_first_step():
     ranks = [record([0.1] * 5, rank=0), record([0.4] * 5, rank=1)]
-    assert value(outcome(records=ranks), "time-to-first-step", "step") == pytest.approx(START_S + 0.4 - LAUNCHED_S)
+    assert value(outcome(records=ranks), "time-to-first-step", "step") == pytest.approx(
+        START_S + 0.4 - LAUNCHED_S
+    )
     with pytest.raises(StatisticsError, match="no step"):
         value(outcome(), "time-to-first-step", "step")
 
@@ -93,7 +99,10 @@ def test_the_time_to_the_first_step_runs_from_the_launch_to_the_slowest_ranks_fi
 def test_a_run_goes_on_until_it_makes_the_step_that_its_pilot_ended_with():
     enough = FirstStep(outcome(records=[record([0.1] * 50)]))
     early = record([0.1] * 4)
-    take(early, {"event": "cycle", "parts": [{"kind": "draw", "name": "Loader"}, {"kind": "call", "name": "Net"}]})
+    take(
+        early,
+        {"event": "cycle", "parts": [{"kind": "draw", "name": "Loader"}, {"kind": "call", "name": "Net"}]},
+    )
     assert not enough([])
     assert not enough([early])
     assert enough([record([0.1])])
@@ -104,7 +113,9 @@ def test_a_run_goes_on_until_it_makes_the_step_that_its_pilot_ended_with():
 
 def test_runs_that_end_with_their_first_step_time_no_window():
     pilots = [outcome(records=[record([1.0] * 50, found_after=3)]) for _ in range(2)]
-    planned, num_pairs = for_pairs(CompareRequest(run=request_for("time-to-first-step"), candidate=[]), pilots, None)
+    planned, num_pairs = for_pairs(
+        CompareRequest(run=request_for("time-to-first-step"), candidate=[]), pilots, None
+    )
     assert (planned.num_steps, planned.warmup_steps, num_pairs) == (0, 0, 12)
     assert planned.run_s == pytest.approx(START_S + 4.0 - LAUNCHED_S)
     _, afforded = for_pairs(
@@ -169,7 +180,11 @@ def test_a_value_that_is_zero_or_no_number_is_none():
 def test_every_objective_has_a_unit():
     assert unit_of("throughput", "sample") == "s/sample"
     assert unit_of("energy", "step") == "J/step"
-    assert [unit_of(name, "step") for name in ("latency-p99", "time-to-first-step", "memory")] == ["s", "s", "bytes"]
+    assert [unit_of(name, "step") for name in ("latency-p99", "time-to-first-step", "memory")] == [
+        "s",
+        "s",
+        "bytes",
+    ]
 
 
 # The window that an objective needs
@@ -204,7 +219,9 @@ def test_a_program_that_ends_too_early_for_its_objective_is_refused(name):
 
 def test_a_budget_that_affords_few_pairs_still_gives_each_the_steps_of_a_percentile():
     pilots = [outcome(records=[record([0.05] * 100)]) for _ in range(2)]
-    planned, num_pairs = for_pairs(CompareRequest(run=request_for("latency-p99"), candidate=[]), pilots, 130.0)
+    planned, num_pairs = for_pairs(
+        CompareRequest(run=request_for("latency-p99"), candidate=[]), pilots, 130.0
+    )
     assert planned.num_steps >= window_plan.FEW_P99_STEPS
     assert 4 <= num_pairs < 12
     assert 2 * num_pairs * planned.run_s <= 130.0

@@ -21,7 +21,8 @@ from dynotune.schema.comparison import BaselineShift, BlocksAnswer, Comparison, 
 from tests.fakes import of_run
 
 ROWS = tomllib.loads((Path(__file__).parents[2] / "search" / "replayed_launched.toml").read_text())["rows"]
-"""Arms that were launched, as the package kept them when the answers were recorded: more rows move the answers."""
+"""Arms that were launched, as the package kept them when the answers were recorded: more rows move the
+answers."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,9 @@ def drawn(seed: int) -> tuple[list[Pair], dict[str, Any]]:
     max_pairs = draw.choice([4, 6, 8, 12])
     gain, sd = draw.choice([0.0, 0.005, 0.03, 0.1, -0.05]), draw.choice([0.001, 0.01, 0.04])
     num = draw.randint(0, max_pairs)
-    pairs = [Pair(first, 1.0, math.exp(draw.gauss(-gain, sd)), lane=0) for first in orders(max_pairs, seed)[:num]]
+    pairs = [
+        Pair(first, 1.0, math.exp(draw.gauss(-gain, sd)), lane=0) for first in orders(max_pairs, seed)[:num]
+    ]
     how = {
         "seen": draw.choice([None, None, Spread(sd**2, 4), Spread(4 * sd**2, 2)]),
         "margin": draw.choice([0.01, 0.03]),
@@ -52,7 +55,8 @@ def drawn(seed: int) -> tuple[list[Pair], dict[str, Any]]:
 
 
 def after_blocks(seed: int) -> Comparison:
-    """An answer of fresh pairs that followed blocks; of every third the blocks only choose, or are of dynotune 0.2."""
+    """An answer of fresh pairs that followed blocks; of every third the blocks only choose, or are of
+    dynotune 0.2."""
     draw = random.Random(1000 + seed)
     gain, sd = draw.choice([0.0, 0.03, 0.2, -0.1]), draw.choice([0.002, 0.02])
 
@@ -71,7 +75,9 @@ def after_blocks(seed: int) -> Comparison:
     )
     pairs = made(draw.randint(0, 4), sd, 0.0)
     seen = launched.spread(draw.choice([None, Spread(sd**2, 3)]))
-    empty = of_run(Comparison, id="c", candidate_settings=[], max_pairs=4, seen=seen, blocks=blocks, pairs=pairs)
+    empty = of_run(
+        Comparison, id="c", candidate_settings=[], max_pairs=4, seen=seen, blocks=blocks, pairs=pairs
+    )
     return judge(pairs, seen=seen, max_pairs=4, precision=0.5, ended=True).conclude(empty)
 
 

@@ -76,7 +76,10 @@ def test_the_unit_of_time_does_not_matter(ys: list[float], scale: float) -> None
 def test_pairs_of_one_order_may_change_places(ys: list[float], shuffle: random.Random) -> None:
     pairs = pairs_of(ys)
     for look in looks(MAX_PAIRS):
-        groups = {first: [pair for pair in pairs[:look] if pair.first == first] for first in ("baseline", "candidate")}
+        groups = {
+            first: [pair for pair in pairs[:look] if pair.first == first]
+            for first in ("baseline", "candidate")
+        }
         for group in groups.values():
             shuffle.shuffle(group)
         moved = [groups[pair.first].pop() for pair in pairs[:look]]
@@ -161,7 +164,9 @@ def test_the_sign_flip_p_is_that_of_all_flips(values: list[float]) -> None:
 
 def test_the_sign_flip_p_agrees_with_scipy() -> None:
     values = [0.03, 0.01, -0.02, 0.04, 0.025, 0.005, 0.031]
-    drawn = scipy_stats.permutation_test((np.array(values),), np.sum, permutation_type="samples", n_resamples=np.inf)
+    drawn = scipy_stats.permutation_test(
+        (np.array(values),), np.sum, permutation_type="samples", n_resamples=np.inf
+    )
     assert sign_flip_p(values) == pytest.approx(drawn.pvalue)
 
 
@@ -333,14 +338,16 @@ def test_at_the_end_pairs_before_the_first_look_count_where_the_spread_is_known(
 
 
 @given(noisy, st.integers(0, 100), st.floats(0, 0.1))
-def test_a_spread_without_degrees_of_freedom_says_nothing(ys: list[float], seed: int, variance: float) -> None:
+def test_a_spread_without_degrees_of_freedom_says_nothing(
+    ys: list[float], seed: int, variance: float
+) -> None:
     pairs = pairs_of(ys, seed=seed)
     assert judge(pairs, seen=Spread(variance, 0)) == judge(pairs)
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000))
-def test_the_interval_of_pairs_and_a_known_spread_is_that_of_a_pooled_t_or_of_their_own_spread_if_that_is_more(
+def test_the_interval_of_pairs_and_a_known_spread_is_that_of_a_pooled_t_or_of_their_own_spread_if_that_is_more(  # noqa: E501
     seed: int,
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -389,7 +396,12 @@ def test_two_pairs_say_nothing_about_noise() -> None:
 
 def test_without_pairs_nothing_is_claimed() -> None:
     judgement = judge([])
-    assert (judgement.verdict, judgement.speedup, judgement.ci, judgement.next_look) == (None, None, None, LOOKS[0])
+    assert (judgement.verdict, judgement.speedup, judgement.ci, judgement.next_look) == (
+        None,
+        None,
+        None,
+        LOOKS[0],
+    )
 
 
 def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
@@ -424,7 +436,8 @@ def test_more_pairs_than_flips_can_be_gone_through_give_nearly_the_same_p() -> N
     values = [0.01 * (1 + index % 5) * (-1) ** (index % 3) for index in range(17)]
     exact = (
         sum(
-            abs(sum(sign * value for sign, value in zip(signs, values, strict=True))) >= abs(sum(values)) - 1e-12
+            abs(sum(sign * value for sign, value in zip(signs, values, strict=True)))
+            >= abs(sum(values)) - 1e-12
             for signs in itertools.product((-1, 1), repeat=16)
             for signs in [(*signs, 1)]
         )
@@ -443,13 +456,18 @@ def fewest_to_end(max_pairs: int) -> int:
 
 
 @pytest.mark.parametrize("max_pairs", range(2, MAX_PAIRS + 1))
-def test_void_pairs_are_made_again_until_they_are_more_than_a_fifth_of_all_there_can_be(max_pairs: int) -> None:
+def test_void_pairs_are_made_again_until_they_are_more_than_a_fifth_of_all_there_can_be(
+    max_pairs: int,
+) -> None:
     num = fewest_to_end(max_pairs)
     assert num > 1, "one may be chance"
     assert num > (max_pairs + num) / 5
     assert num == 2 or num - 1 <= (max_pairs + num - 1) / 5
     undecided = judge(pairs_of([0.5], seed=0), max_pairs=max_pairs, num_voided=num)
-    assert undecided.verdict == "undecided" and f"{num} of {num + 1} pairs were void, more than 20%" in undecided.reason
+    assert (
+        undecided.verdict == "undecided"
+        and f"{num} of {num + 1} pairs were void, more than 20%" in undecided.reason
+    )
 
 
 def test_a_look_with_too_many_void_pairs_waits_for_more_valid_ones() -> None:
@@ -549,7 +567,9 @@ def test_of_simulated_comparisons_of_a_command_with_itself_few_are_called() -> N
 
 def test_of_true_effects_of_three_percent_nearly_all_are_found() -> None:
     num = 500
-    found = sum(judge(simulated(12, effect=0.03, sd=0.02, seed=seed)).verdict == "faster" for seed in range(num))
+    found = sum(
+        judge(simulated(12, effect=0.03, sd=0.02, seed=seed)).verdict == "faster" for seed in range(num)
+    )
     assert found / num > 0.94
 
 

@@ -87,4 +87,6 @@ def test_waiting_for_a_loader_is_a_share_only_where_one_is_drawn_from():
 def test_a_cause_that_both_runs_of_a_pair_met_is_told_once_and_without_the_arm():
     quiet, loud = outcome(process(window())), disturbed(outcome(process(window())))
     assert summary.void_reasons({"baseline": quiet, "candidate": quiet}) == []
-    assert summary.void_reasons({"baseline": loud, "candidate": loud}) == ["another process computes on GPU 0"]
+    assert summary.void_reasons({"baseline": loud, "candidate": loud}) == [
+        "another process computes on GPU 0"
+    ]

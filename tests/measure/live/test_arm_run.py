@@ -57,7 +57,8 @@ def test_an_event_larger_than_a_piece_hides_nothing_after_it(write):
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"), [(b"GIF89a..".ljust(64), "not a record"), (HEAD.replace(b"\1\0", b"\2\0", 1), "version 2")]
+    ("raw", "said"),
+    [(b"GIF89a..".ljust(64), "not a record"), (HEAD.replace(b"\1\0", b"\2\0", 1), "version 2")],
 )
 def test_reader_refuses_a_record_that_is_none_of_ours(write, raw, said):
     with pytest.raises(RecordError, match=said):

@@ -45,7 +45,9 @@ def test_a_folder_of_the_users_is_never_emptied_and_cold_runs_with_it_are_not_ca
 
 def test_arms_that_share_a_folder_find_what_the_other_compiled(request_):
     setting = parse("env.TRITON_CACHE_DIR=/data/triton")
-    shared = replace(request_, candidate=[setting, parse("env.A=1")], run=replace(request_.run, settings=[setting]))
+    shared = replace(
+        request_, candidate=[setting, parse("env.A=1")], run=replace(request_.run, settings=[setting])
+    )
     assert [text for text in cache_cautions(shared.run, shared.arms) if "share the caches" in text]
     apart = replace(shared, run=replace(shared.run, settings=[parse("env.TRITON_CACHE_DIR=/other")]))
     assert cache_cautions(apart.run, apart.arms) == []

@@ -42,7 +42,10 @@ def answered(responses, noise):
     delay = Delay(part="host")
     delays = [0.25 * STEP_S, 0.5 * STEP_S]
     asked = [tested.DelayArm(delay, each) for each in delays]
-    blocks = {at: [block(at, longer_s + each, delays[at]) for each in noise] for at, longer_s in enumerate(responses)}
+    blocks = {
+        at: [block(at, longer_s + each, delays[at]) for each in noise]
+        for at, longer_s in enumerate(responses)
+    }
     return tested._test(delay, tested._answers([0, 1], blocks, asked))
 
 
@@ -88,11 +91,17 @@ def test_slow_loader_gets_one_block_when_the_first_delay_shows_the_noise():
     found = tested.affordable(parts, 0.1, tested.BUDGET_S)
     assert [(arm.delay.part, arm.fewest) for arm in found][:3] == [("host", 2), ("host", 1), ("loader", 1)]
     without = tested.affordable([parts[0], *parts[2:]], 0.1, tested.BUDGET_S)
-    assert [(arm.delay.part, arm.fewest) for arm in without] == [("host", 2), ("function", 2), ("function", 2)]
+    assert [(arm.delay.part, arm.fewest) for arm in without] == [
+        ("host", 2),
+        ("function", 2),
+        ("function", 2),
+    ]
 
 
 @given(st.floats(1e-4, 0.1), st.integers(0, 2), st.booleans(), st.booleans())
-def test_delays_fit_their_time_when_steps_take_a_tenth_of_a_second_or_less(step_s, num_functions, draws, on_device):
+def test_delays_fit_their_time_when_steps_take_a_tenth_of_a_second_or_less(
+    step_s, num_functions, draws, on_device
+):
     parts = [Delay(part="host")]
     parts += [Delay(part="device")] * on_device + [Delay(part="loader")] * draws
     parts += [Delay(part="function", place=str(at)) for at in range(num_functions)]
@@ -101,7 +110,10 @@ def test_delays_fit_their_time_when_steps_take_a_tenth_of_a_second_or_less(step_
         arm.fewest * (tested.STEPS_OF_THE_LOADERS if arm.delay.part == "loader" else tested.STEPS_OF_A_BLOCK)
         for arm in arms
     ]
-    assert sum(num * (step_s + arm.delay_s / 2) for num, arm in zip(steps, arms, strict=True)) <= tested.LONGEST_S + 1
+    assert (
+        sum(num * (step_s + arm.delay_s / 2) for num, arm in zip(steps, arms, strict=True))
+        <= tested.LONGEST_S + 1
+    )
 
 
 @pytest.mark.parametrize(

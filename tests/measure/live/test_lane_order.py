@@ -123,7 +123,8 @@ def test_numbers_go_on_past_those_that_were_taken_out_of_turn():
 
 
 def a_over_a(seed, num, most=12):
-    """A comparison of a command with itself, in lanes of unlike speed, drift, noise and cost of coming second."""
+    """A comparison of a command with itself, in lanes of unlike speed, drift, noise and cost of coming
+    second."""
     draw = random.Random(seed)
     speed = [draw.uniform(-1, 1) for _ in range(num)]
     second = [draw.gauss(0, 0.02) for _ in range(num)]

@@ -71,7 +71,9 @@ def test_one_lane_that_happens_to_be_fast_makes_no_other_lane_slow(watcher):
     assert len(found(pilot(0.0061), lambda lane: pilot(paces[lane.number]), watcher)) == 4
     two = {Lane(number): pilot(paces[number]) for number in (1, 2)}
     assert lane_speed.slower(pilot(0.0061), two) == {}
-    slow = found(pilot(0.0061), lambda lane: pilot(0.006 if lane.number == 3 else paces[lane.number]), watcher)
+    slow = found(
+        pilot(0.0061), lambda lane: pilot(0.006 if lane.number == 3 else paces[lane.number]), watcher
+    )
     assert [lane.number for lane in slow] == [1, 2, 4]
 
 
@@ -80,7 +82,9 @@ def test_lanes_that_are_a_little_slower_by_more_than_noise_are_not_used(watcher)
 
 
 def test_a_lane_whose_run_fails_is_left_out_and_said(watcher):
-    assert [lane.number for lane in found(pilot(0.010), lambda lane: pilot(0.010), watcher, failing=(1,))] == [2, 3, 4]
+    assert [
+        lane.number for lane in found(pilot(0.010), lambda lane: pilot(0.010), watcher, failing=(1,))
+    ] == [2, 3, 4]
     assert "Lane 1 is left out: its port is taken" in watcher.said
 
 
@@ -108,7 +112,9 @@ def test_a_program_of_several_gpus_is_refused_where_a_number_was_asked_for(watch
 
 def test_a_program_that_chooses_its_gpu_itself_has_no_lanes(watcher):
     alone = pilot(0.01)
-    change = EnvironmentChange(name="CUDA_VISIBLE_DEVICES", value="0", file="train.py", line=3, function="main")
+    change = EnvironmentChange(
+        name="CUDA_VISIBLE_DEVICES", value="0", file="train.py", line=3, function="main"
+    )
     alone.run.processes[0] = replace(alone.run.processes[0], environment_changes=[change])
     with pytest.raises(UsageError, match="sets CUDA_VISIBLE_DEVICES itself"):
         found(alone, lambda lane: pilot(0.01), watcher, 2)
@@ -118,7 +124,9 @@ def test_a_program_that_chooses_its_gpu_itself_has_no_lanes(watcher):
 def test_there_are_no_more_lanes_than_processors(watcher, monkeypatch):
     monkeypatch.setattr(lanes.probe.host, "cores", lambda cpus: [[0]])
     among = [Lane(0, "GPU-0"), Lane(0, "GPU-1")]
-    assert lane_speed.alike(spec(lanes=lanes.AUTO), among, pilot(0.01), SideBySide(), pilot, watcher) == [WHOLE]
+    assert lane_speed.alike(spec(lanes=lanes.AUTO), among, pilot(0.01), SideBySide(), pilot, watcher) == [
+        WHOLE
+    ]
 
 
 def test_a_lane_whose_pilot_has_no_step_is_not_called_slower(watcher):

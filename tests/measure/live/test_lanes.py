@@ -63,7 +63,10 @@ def test_a_gpu_that_is_busy_or_another_is_left_out_and_said(watcher, changed, wh
 
 def test_a_gpu_is_left_out_with_the_figures_and_a_little_less_memory_is_the_same_kind(watcher):
     facts = (
-        gpu(0) | gpu(1, memory_bytes=141 * GIB - 2**22) | gpu(2, utilisation_percent=80) | gpu(3, memory_bytes=80 * GIB)
+        gpu(0)
+        | gpu(1, memory_bytes=141 * GIB - 2**22)
+        | gpu(2, utilisation_percent=80)
+        | gpu(3, memory_bytes=80 * GIB)
     )
     found = lanes.idle(facts, 4, "", watcher)
     assert [lane.gpu for lane in found] == ["GPU-0", "GPU-1"]
@@ -72,7 +75,11 @@ def test_a_gpu_is_left_out_with_the_figures_and_a_little_less_memory_is_the_same
 
 
 def test_a_gpu_that_was_busy_a_moment_ago_is_waited_for(watcher, monkeypatch):
-    looks = [gpu(0, utilisation_percent=90) | gpu(1), gpu(0, utilisation_percent=90) | gpu(1), gpu(0) | gpu(1)]
+    looks = [
+        gpu(0, utilisation_percent=90) | gpu(1),
+        gpu(0, utilisation_percent=90) | gpu(1),
+        gpu(0) | gpu(1),
+    ]
     slept = []
     monkeypatch.setattr(lanes.probe.gpu, "facts", lambda env: {"gpu.count": 2} | looks[len(slept)])
     monkeypatch.setattr(lanes.time, "sleep", slept.append)
@@ -95,10 +102,15 @@ def test_a_gpu_that_stays_busy_is_left_out(watcher, monkeypatch):
 
 
 def test_a_gpu_whose_use_is_unknown_is_taken_and_said_and_the_users_own_word_names_it(watcher):
-    unknown = dict.fromkeys(("uuid", "utilisation_percent", "memory_used_bytes", "cpu_affinity"), Unknown("not told"))
+    unknown = dict.fromkeys(
+        ("uuid", "utilisation_percent", "memory_used_bytes", "cpu_affinity"), Unknown("not told")
+    )
     found = lanes.idle(gpu(0, **unknown) | gpu(1, **unknown), 2, "3,5", watcher)
     assert found == [Lane(0, "3"), Lane(0, "5")]
-    assert ["uses GPU 3 is unknown" in watcher.said[0], "uses GPU 5 is unknown" in watcher.said[1]] == [True, True]
+    assert ["uses GPU 3 is unknown" in watcher.said[0], "uses GPU 5 is unknown" in watcher.said[1]] == [
+        True,
+        True,
+    ]
 
 
 def test_the_figures_of_a_busy_gpu_are_only_those_that_nvml_reports(watcher):
@@ -137,7 +149,10 @@ def test_cores_are_shared_out_evenly_whole_and_each_once(num, more, threads, dra
     numbers = iter(range(10_000))
     cores = [[next(numbers) for _ in range(threads)] for _ in range(num + more)]
     cpus = [cpu for core in cores for cpu in core]
-    among = [Lane(0, f"GPU-{place}", frozenset(draw.sample(cpus, draw.randint(0, len(cpus))))) for place in range(num)]
+    among = [
+        Lane(0, f"GPU-{place}", frozenset(draw.sample(cpus, draw.randint(0, len(cpus)))))
+        for place in range(num)
+    ]
     made = lanes.divide(among, cores)
     assert [(lane.number, lane.gpu) for lane in made] == [(place + 1, f"GPU-{place}") for place in range(num)]
     assert {len(lane.cpus) for lane in made} == {threads * (len(cores) // num)}

@@ -58,11 +58,22 @@ def starter(folder):
     """`live(program, tasks=[...])` starts it as a live run in `folder`; leaving ends it."""
     started = []
 
-    def make(program, *, num_steps=10**9, each="pass", tasks=(), python=(sys.executable,), limit_s=90.0, marked=None):
+    def make(
+        program,
+        *,
+        num_steps=10**9,
+        each="pass",
+        tasks=(),
+        python=(sys.executable,),
+        limit_s=90.0,
+        marked=None,
+    ):
         path = folder / "program.py"
         path.write_text(program.replace("NUM_STEPS", str(num_steps)).replace("EACH", each))
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        run = spec(command=[*python, str(path)], cwd=folder, base=folder / "runs", env=env, lock=False, sandbox=False)
+        run = spec(
+            command=[*python, str(path)], cwd=folder, base=folder / "runs", env=env, lock=False, sandbox=False
+        )
         run = msgspec.structs.replace(run, step_function=marked)
         run_folder = new_run_folder(run.base)
         plan = Plan(tasks=list(tasks), live=True)
@@ -86,7 +97,8 @@ def live(tmp_path):
 
 @pytest.fixture
 def going_on(tmp_path):
-    """A run of calls without an end, past its first steps. Not shared: its record is full after a few minutes."""
+    """A run of calls without an end, past its first steps. Not shared: its record is full after a few
+    minutes."""
     with starter(tmp_path) as make:
         run = make(CALLS, limit_s=3600.0)
         assert run.until(has_steps(20))

@@ -19,7 +19,9 @@ LAUNCH = SimpleNamespace(label="a run of the baseline", plan=Plan())
 
 def failed(folder, stderr, **fields):
     (folder / "stderr").write_text(stderr)
-    return Outcome(run=run(exit_code=1, ended_by="command", **fields), folder=folder, launched_s=0.0, records=[])
+    return Outcome(
+        run=run(exit_code=1, ended_by="command", **fields), folder=folder, launched_s=0.0, records=[]
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,13 @@ def test_a_run_in_the_users_folder_itself_is_said_once_with_the_reason(fields, t
 def test_a_step_function_that_never_returned_is_told_by_its_name(tmp_path):
     (tmp_path / "stderr").write_text("")
     record = take(Record(tmp_path, 1, 0.0), {"event": "torch", "version": "2.13.0", "time_s": 0.1})
-    outcome = Outcome(run=run(ended_by="timeout"), folder=tmp_path, launched_s=0.0, records=[], all_records=[record])
-    for named, said in ((None, "no batch, call or update"), ("train:stpe", "no call of train:stpe .* returned")):
+    outcome = Outcome(
+        run=run(ended_by="timeout"), folder=tmp_path, launched_s=0.0, records=[], all_records=[record]
+    )
+    for named, said in (
+        (None, "no batch, call or update"),
+        ("train:stpe", "no call of train:stpe .* returned"),
+    ):
         launch = SimpleNamespace(label="a run", plan=Plan(step_function=named))
         with pytest.raises(CannotRunHere, match=said):
             refuse_failed(outcome, launch, 60.0)

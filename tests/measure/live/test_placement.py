@@ -54,7 +54,9 @@ def test_a_step_of_a_burst_takes_its_share_of_the_wait_for_the_next_burst():
     """Eight workers: eight batches come at once, and the next ones two seconds later."""
     made = record([2.0, *[0.1] * 7] * 10)
     waits = [1.9, *[0.0] * 7] * 10
-    made.steps[:] = [msgspec.structs.replace(one, wait_s=wait) for one, wait in zip(made.steps, waits, strict=True)]
+    made.steps[:] = [
+        msgspec.structs.replace(one, wait_s=wait) for one, wait in zip(made.steps, waits, strict=True)
+    ]
     assert recent_step_s(made) == pytest.approx((2.0 + 7 * 0.1) / 8)
     # An epoch's begin does not come in each step, nor does validation.
     made.steps[-8] = msgspec.structs.replace(made.steps[-8], flags=EPOCH)
@@ -64,7 +66,14 @@ def test_a_step_of_a_burst_takes_its_share_of_the_wait_for_the_next_burst():
 
 @pytest.mark.parametrize(
     ("step_s", "stacks", "num_steps"),
-    [(0.001, False, 10), (1.0, False, 6), (30.0, False, 3), (0.125, True, 10), (0.25, True, 6), (2.0, True, 3)],
+    [
+        (0.001, False, 10),
+        (1.0, False, 6),
+        (30.0, False, 3),
+        (0.125, True, 10),
+        (0.25, True, 6),
+        (2.0, True, 3),
+    ],
 )
 def test_fewer_steps_are_recorded_of_slow_ones(step_s, stacks, num_steps):
     assert recording_from_now([record([step_s] * 40)], request(stacks=stacks)).num_steps == num_steps
@@ -105,4 +114,6 @@ def test_within_a_short_program_it_ends_before_the_program_does(num, num_steps, 
 
 
 def test_a_program_with_room_is_recorded_after_the_warm_up_that_is_asked_for():
-    assert recording_within(record([0.1] * 60), request(warmup_steps=20)) == RecordTrace(at_step=20, num_steps=10)
+    assert recording_within(record([0.1] * 60), request(warmup_steps=20)) == RecordTrace(
+        at_step=20, num_steps=10
+    )

@@ -18,9 +18,17 @@ SERVES = "import sys, signal; print('no'); print('ready on 80', file=sys.{}, flu
 
 def run(tmp_path, command, wanted="ready on [0-9]+", limit_s=60.0):
     plan = LaunchPlan(
-        id="s/1", label="a start", purpose="measured", command=command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
-        settings=[], plan=Plan(), sandbox=False, ready_pattern=wanted,
-    )  # fmt: skip
+        id="s/1",
+        label="a start",
+        purpose="measured",
+        command=command,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+        settings=[],
+        plan=Plan(),
+        sandbox=False,
+        ready_pattern=wanted,
+    )
     folder = tmp_path / "run"
     folder.mkdir()
     return run_once(plan, folder=folder, limit_s=limit_s, enough=lambda records: False)

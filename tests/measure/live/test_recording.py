@@ -147,7 +147,7 @@ with torch.no_grad(), torch.profiler.profile(schedule=lambda step: torch.profile
         net(torch.ones(1, 8))
         own.step()
         time.sleep(0.002)
-"""
+"""  # noqa: E501
     with pytest.raises(CannotRunHere, match=r"uses torch's profiler itself \(.*program.py:\d+\)") as refused:
         trace(program)
     assert "dynotune trace FILE" in refused.value.hint

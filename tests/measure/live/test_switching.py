@@ -91,7 +91,9 @@ def switch(tmp_path, monkeypatch):
             command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
             env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
         )  # fmt: skip
-        plan = TurnsPlan(num_blocks=num_blocks, stretch_s=0.005, num_results=num_results, again=enough is not None)
+        plan = TurnsPlan(
+            num_blocks=num_blocks, stretch_s=0.005, num_results=num_results, again=enough is not None
+        )
         with Live(request, request.base, {}, Watcher(), cache_folder=tmp_path / "caches") as live:
             return switched(live, [arm_of(*texts) for texts in arms], left_s, plan, enough)
 
@@ -145,18 +147,32 @@ def test_samples_count_where_all_stretches_know_them():
     of_more_samples = block(1.0, 1.0, num_samples=10)
     more = [Stretch(stretch.seconds, 10, 20) for stretch in of_more_samples.candidate]
     twice = Block(
-        arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0, baseline=of_more_samples.baseline, candidate=more
+        arm=0,
+        number=0,
+        order="ABBA",
+        begin_s=0.0,
+        end_s=1.0,
+        baseline=of_more_samples.baseline,
+        candidate=more,
     )
     assert estimate("a=1", [twice] * 3).speedup == pytest.approx(2.0)
     unknown = [Stretch(stretch.seconds, 10, None) for stretch in twice.candidate]
-    by_step = Block(arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0, baseline=twice.baseline, candidate=unknown)
+    by_step = Block(
+        arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0, baseline=twice.baseline, candidate=unknown
+    )
     assert estimate("a=1", [by_step] * 3).speedup == pytest.approx(1.0)
 
 
 def of_stretches(order, *baseline):
     stretches = [Stretch(seconds, 10, None) for seconds in baseline]
     return Block(
-        arm=0, number=0, order=order, begin_s=0.0, end_s=1.0, baseline=stretches, candidate=[Stretch(1.0, 10, None)] * 2
+        arm=0,
+        number=0,
+        order=order,
+        begin_s=0.0,
+        end_s=1.0,
+        baseline=stretches,
+        candidate=[Stretch(1.0, 10, None)] * 2,
     )
 
 
@@ -177,9 +193,24 @@ def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up
 @pytest.mark.parametrize(
     "text",
     [
-        *("matmul.fp32_precision=high", "precision.autocast=bf16", "precision.autocast=fp16", "compile.mode=default"),
-        *("layout.channels_last=true", "optimizer.fused=true", "loader.num_workers=2", "loader.pin_memory=true"),
-        *("loader.prefetch_factor=4", "decode.backend=opencv", "transfer.non_blocking=true", "host.num_threads=1"),
+        *(
+            "matmul.fp32_precision=high",
+            "precision.autocast=bf16",
+            "precision.autocast=fp16",
+            "compile.mode=default",
+        ),
+        *(
+            "layout.channels_last=true",
+            "optimizer.fused=true",
+            "loader.num_workers=2",
+            "loader.pin_memory=true",
+        ),
+        *(
+            "loader.prefetch_factor=4",
+            "decode.backend=opencv",
+            "transfer.non_blocking=true",
+            "host.num_threads=1",
+        ),
     ],
 )
 def test_settings_are_switched_when_they_can_change_between_two_steps(text):
@@ -256,7 +287,7 @@ def look(module, args, output):
         with open({str(tmp_path / "seen")!r}, "a") as file:
             print(*state, file=file)
 model.register_forward_hook(look)
-"""
+"""  # noqa: E501
     found = switch(
         TRAIN.format(prepare=prepare, num_steps=100_000, each="assert torch.get_num_threads() != 5"),
         ["cudnn.deterministic=true"],
@@ -267,7 +298,9 @@ model.register_forward_hook(look)
     assert set(known) == {"cudnn.deterministic=true", "matmul.fp32_precision=high precision.autocast=bf16"}
     assert all(estimate.num_blocks == 3 and estimate.ci for estimate in known.values())
     assert set(found.given_up) == {"host.num_threads=5"}
-    assert found.given_up["host.num_threads=5"].startswith("the program ended with an error while it was on: ")
+    assert found.given_up["host.num_threads=5"].startswith(
+        "the program ended with an error while it was on: "
+    )
     assert found.reason == ""
     seen = (tmp_path / "seen").read_text().splitlines()
     assert set(seen) == {"False False highest", "True False highest", "False True high"}
@@ -290,12 +323,14 @@ for step in range(100_000):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.long
 def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_program_goes_on(switch):
-    found = switch(GAN, ["precision.autocast=bf16", "matmul.fp32_precision=high"], ["cudnn.deterministic=true"])
+    found = switch(
+        GAN, ["precision.autocast=bf16", "matmul.fp32_precision=high"], ["cudnn.deterministic=true"]
+    )
     (arm, reason), *others = found.given_up.items()
     assert others == [] and "precision.autocast=bf16" in arm
     assert reason == "a call failed with it: TypeError: not under autocast"
@@ -319,7 +354,9 @@ def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
         ["matmul.fp32_precision=high"],
         ["cudnn.deterministic=true"],
     )
-    assert found.given_up == {"matmul.fp32_precision=high": "torch compiled the program again after the switch"}
+    assert found.given_up == {
+        "matmul.fp32_precision=high": "torch compiled the program again after the switch"
+    }
     assert [estimate.arm for estimate in found.estimates] == ["cudnn.deterministic=true"]
 
 
@@ -330,16 +367,20 @@ def test_a_program_that_ends_too_soon_says_so(switch):
     assert found.reason == "the program ended after 50 steps" and found.ran_out
 
 
-# Each kind of setting, in a real program that asserts what holds while it is on, and that it is gone afterwards
+# Each kind of setting, in a real program that asserts what holds while it is on, and that it is gone
+# afterwards
 
 
 def held(found, *keys):
-    """No arm was given up, the program ended by no error of its own, and each block read all its settings back."""
+    """No arm was given up, the program ended by no error of its own, and each block read all its settings
+    back."""
     assert found.given_up == {} and found.reason == ""
     assert set(found.blocks) == set(keys)
     for key, blocks in found.blocks.items():
         for block in blocks:
-            assert {f"{one.knob}={one.found}": one.ok for one in block.readback} == dict.fromkeys(ids_of(key), True)
+            assert {f"{one.knob}={one.found}": one.ok for one in block.readback} == dict.fromkeys(
+                ids_of(key), True
+            )
     return found
 
 
@@ -369,7 +410,7 @@ for step in range(100_000):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.long
@@ -469,7 +510,7 @@ for images in DataLoader(torch.randn(3_000_000, 1).expand(-1, 3 * 64), batch_siz
     model(images.reshape(-1, 3, 8, 8)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-"""
+"""  # noqa: E501
 SERVES = """
 import sys, torch, types
 def quantize_(model, config, filter_fn):
@@ -615,11 +656,15 @@ def in_rounds(tmp_path, monkeypatch):
             return answer(fewest_blocks) if callable(answer) else answer
 
     answers = []
-    own = SimpleNamespace(goes_on=False, step_s=0.0, limit_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
+    own = SimpleNamespace(
+        goes_on=False, step_s=0.0, limit_s=0.0, start=lambda: None, end=lambda: None, live=TIMED
+    )
     monkeypatch.setattr(turns, "_Round", Round)
     monkeypatch.setattr(turns, "TaskRunner", lambda *more, **named: contextlib.nullcontext(own))
 
-    def run(runner, rounds, left_s=60.0, arms=("cudnn.deterministic=true", "matmul.fp32_precision=high"), **plan):
+    def run(
+        runner, rounds, left_s=60.0, arms=("cudnn.deterministic=true", "matmul.fp32_precision=high"), **plan
+    ):
         answers[:] = rounds
         watcher = Watcher()
         live = Live(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}, watcher, runner=runner)
@@ -667,7 +712,9 @@ def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(in_
 
     def in_turns(fewest_blocks):
         now.s += 58.0
-        return SwitchedArms(blocks={key: [block(1.0, 0.5)] * 3}, reason="the 60 s given were over", ran_out=True)
+        return SwitchedArms(
+            blocks={key: [block(1.0, 0.5)] * 3}, reason="the 60 s given were over", ran_out=True
+        )
 
     monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=lambda: now.s))
     made = in_rounds(given(goes_on=False), [in_turns], arms=[key], fewest_blocks=1, again=True)
@@ -710,7 +757,9 @@ def test_enough_blocks_end_it(tmp_path):
     assert 4 <= len(found.blocks[arm.key]) < 1000 and found.reason == ""
 
 
-@pytest.mark.parametrize("damage", [{"arm": "first"}, {"begin_s": None}, {"candidate": [{"seconds": "long"}]}])
+@pytest.mark.parametrize(
+    "damage", [{"arm": "first"}, {"begin_s": None}, {"candidate": [{"seconds": "long"}]}]
+)
 def test_block_is_left_out_and_counted_when_its_event_is_damaged(damage):
     whole = {"event": "arm_block", **msgspec.to_builtins(block(1.0, 0.5))}
     made = take(record([0.1] * 9), whole, whole | damage, whole)
@@ -721,8 +770,13 @@ def test_block_is_left_out_and_counted_when_its_event_is_damaged(damage):
 @pytest.mark.parametrize("left_by", ["an exception", "Ctrl-C", "a closed generator", "the garbage collector"])
 def test_live_run_leaves_nothing_when_it_is_abandoned_in_the_middle(tmp_path, left_by):
     path, pids = tmp_path / "program.py", tmp_path / "pids"
-    prepare = f"import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '600'])\nopen({str(pids)!r}, 'w').write"
-    path.write_text(TRAIN.format(prepare=f"{prepare}(f'{{os.getpid()}} {{child.pid}}')", num_steps=10**9, each="pass"))
+    prepare = (
+        "import os, subprocess, sys\nchild = subprocess.Popen(['sleep', "
+        f"'600'])\nopen({str(pids)!r}, 'w').write"
+    )
+    path.write_text(
+        TRAIN.format(prepare=f"{prepare}(f'{{os.getpid()}} {{child.pid}}')", num_steps=10**9, each="pass")
+    )
     request = spec(
         command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
         env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,

@@ -27,7 +27,12 @@ def test_runs_in_the_users_folder_itself_are_said_when_the_first_begins(sandbox,
     (tmp_path / "project").mkdir()
     watcher, base = Silent(), tmp_path / "runs"
     run = RunSpec(
-        command=COMMAND, cwd=tmp_path / "project", env=dict(os.environ), base=base, lock=False, sandbox=sandbox
+        command=COMMAND,
+        cwd=tmp_path / "project",
+        env=dict(os.environ),
+        base=base,
+        lock=False,
+        sandbox=sandbox,
     )
     with TaskRunner(run, watcher, facts={}, label="the run") as runner:
         runner.start()

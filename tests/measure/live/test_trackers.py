@@ -18,7 +18,12 @@ def variables(tmp_path, monkeypatch):
     def of(*settings: Setting, **options: bool) -> dict[str, str]:
         run = spec(cwd=tmp_path, base=tmp_path, env={"PATH": "/bin", "WANDB_MODE": "online"}, **options)
         launch = launch_plan(
-            run, settings, folder=tmp_path / "run", label="a run", purpose="measured", facts={"torch.version": "2.13.0"}
+            run,
+            settings,
+            folder=tmp_path / "run",
+            label="a run",
+            purpose="measured",
+            facts={"torch.version": "2.13.0"},
         )
         return launch.env
 
@@ -27,7 +32,11 @@ def variables(tmp_path, monkeypatch):
 
 def test_trackers_send_nothing_when_they_are_to_be_offline(variables):
     env = variables(offline_trackers=True)
-    assert (env["WANDB_MODE"], env["CLEARML_OFFLINE_MODE"], env["NEPTUNE_MODE"]) == ("offline", "1", "offline")
+    assert (env["WANDB_MODE"], env["CLEARML_OFFLINE_MODE"], env["NEPTUNE_MODE"]) == (
+        "offline",
+        "1",
+        "offline",
+    )
 
 
 def test_trackers_are_left_alone_when_nobody_asks(variables):

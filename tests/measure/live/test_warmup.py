@@ -46,7 +46,9 @@ def test_steps_that_are_alike_from_the_first_are_seldom_cut_or_undecided() -> No
 @pytest.mark.parametrize("slower", [1.1, 1.3, 3.0])
 def test_of_first_steps_that_are_slower_than_the_rest_differ_none_is_taken_in(slower: float) -> None:
     found = [
-        steady_from([*steps(15, mean_s=0.01 * slower, cv=0.01, seed=seed), *steps(85, cv=0.01, seed=seed + 50)])
+        steady_from(
+            [*steps(15, mean_s=0.01 * slower, cv=0.01, seed=seed), *steps(85, cv=0.01, seed=seed + 50)]
+        )
         for seed in range(50)
     ]
     assert all(start is None or start >= 15 for start in found)
@@ -54,11 +56,14 @@ def test_of_first_steps_that_are_slower_than_the_rest_differ_none_is_taken_in(sl
 
 
 def test_a_rhythm_hides_no_slow_start() -> None:
-    """Every tenth step takes twice as long: neighbouring batches always differ, and those two apart do not."""
+    """Every tenth step takes twice as long: neighbouring batches always differ, and those two apart do
+    not."""
     for seed in range(30):
         made = [
             step_s * (2 if number % 10 == 0 else 1)
-            for number, step_s in enumerate([*steps(15, mean_s=0.0125, seed=seed), *steps(85, seed=seed + 50)])
+            for number, step_s in enumerate(
+                [*steps(15, mean_s=0.0125, seed=seed), *steps(85, seed=seed + 50)]
+            )
         ]
         start = steady_from(made)
         assert start is None or start >= 10
@@ -75,7 +80,9 @@ def test_many_steps_that_are_a_little_slower_are_seldom_taken_in() -> None:
 
 def test_a_slow_start_that_fades_is_left_out_as_far_as_it_shows() -> None:
     for seed in range(50):
-        fading = [step_s * (1 + 0.5 * math.exp(-k / 5)) for k, step_s in enumerate(steps(60, cv=0.02, seed=seed))]
+        fading = [
+            step_s * (1 + 0.5 * math.exp(-k / 5)) for k, step_s in enumerate(steps(60, cv=0.02, seed=seed))
+        ]
         start = steady_from(fading)
         assert start is None or start >= 10
 

@@ -40,11 +40,14 @@ def test_the_window_of_both_arms_suits_the_slower_one():
 
 
 def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_of_how_long_one_takes():
-    # The queue is emptied as the window begins, and after its end: 29 steps then take the host a millisecond each.
+    # The queue is emptied as the window begins, and after its end: 29 steps then take the host a millisecond
+    # each.
     ahead = [0.931] + [0.001] * 29
     plain = pilot([0.03] * 97 + ahead + [0.03] * 70 + ahead)
     take(plain.records[0], {**WINDOW, "first_step": 97, "num_steps": 100, "begin_s": 10.0, "end_s": 13.0})
-    window = plan_window(spec(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1)
+    window = plan_window(
+        spec(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1
+    )
     assert window.step_s == pytest.approx(0.03)
     assert window.num_steps == 100
     assert window.run_s == pytest.approx(window.start_s + 3.0)

@@ -39,7 +39,9 @@ def test_each_moment_belongs_to_the_span_around_it_that_began_last(spans):
             return  # two spans alike: either may have it
         expected[candidates.pop()] += 1
     found = split(spans, 0.0, 100.0)
-    assert {phase: value for phase, value in expected.items() if value} == {p: v for p, v in found.items() if v}
+    assert {phase: value for phase, value in expected.items() if value} == {
+        p: v for p, v in found.items() if v
+    }
 
 
 @given(SPANS, st.randoms())
@@ -126,7 +128,12 @@ def test_without_torch_its_parts_are_unknown_and_without_a_record_all_are():
 
 
 def test_graphs_that_the_cache_gave_are_told_from_those_that_were_compiled():
-    counts = {"fxgraph_cache_hit": 2, "fxgraph_cache_miss": 1, "fxgraph_cache_bypass": 1, "autograd_cache_hit": 9}
+    counts = {
+        "fxgraph_cache_hit": 2,
+        "fxgraph_cache_miss": 1,
+        "fxgraph_cache_bypass": 1,
+        "autograd_cache_hit": 9,
+    }
     found = phases.compiled(started(compiled={"counts": counts, "compile_threads": 8}))
     assert (found.num_found, found.num_missed, found.num_threads) == (2, 2, 8)
     assert phases.compiled(started()) is None

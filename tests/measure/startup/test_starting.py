@@ -28,7 +28,8 @@ WHOLE = {"cold": 20.0, "warm": 5.0, "off": 24.0}
 
 
 class Starts:
-    """Stands for `run_start`: seconds of each arm, 1% apart from run to run, and what each leaves in the caches."""
+    """Stands for `run_start`: seconds of each arm, 1% apart from run to run, and what each leaves in the
+    caches."""
 
     def __init__(self, seconds=None) -> None:
         self.seconds = dict(seconds or WHOLE)
@@ -49,7 +50,11 @@ class Starts:
         value_s = self.seconds[arm] * (1 + 0.01 * ((len(self.names) * 7) % 5 - 2))
         run = fakes.run(name=f"{folder.parent.name}/{folder.name}", purpose=purpose, ended_by="window")
         outcome = fakes_outcome(run, folder)
-        added = [Growth(name="cuda", num_files=2, size_bytes=self.cuda_bytes)] if self._adds(arm, folder.name) else []
+        added = (
+            [Growth(name="cuda", num_files=2, size_bytes=self.cuda_bytes)]
+            if self._adds(arm, folder.name)
+            else []
+        )
         held = {"cuda": 0 if arm == "off" else self.cuda_bytes}
         known = dict.fromkeys(PHASES, 0.0) | {"first_step": value_s}
         return outcome, Start(arm=arm, run=run.id, value_s=value_s, phases=known, added=added, held=held)
@@ -87,7 +92,9 @@ def starts(monkeypatch):
 
 @pytest.fixture
 def request_(tmp_path):
-    run = spec(command=["serve"], cwd=tmp_path, base=tmp_path / "runs", objective="time-to-first-step", lock=False)
+    run = spec(
+        command=["serve"], cwd=tmp_path, base=tmp_path / "runs", objective="time-to-first-step", lock=False
+    )
     return StartRequest(run=run)
 
 
@@ -97,7 +104,9 @@ def test_of_any_two_arms_each_is_first_equally_often_and_longer_plans_begin_with
     assert all(sorted(block) == sorted(CACHE_STATES) for block in order)
     assert starting.orders(num + 3, seed)[:num] == order
     for one, other in itertools.combinations(CACHE_STATES, 2):
-        ahead = [sum(1 if b.index(one) < b.index(other) else -1 for b in order[:n]) for n in range(1, num + 1)]
+        ahead = [
+            sum(1 if b.index(one) < b.index(other) else -1 for b in order[:n]) for n in range(1, num + 1)
+        ]
         assert all(abs(lead) <= n % 2 for n, lead in enumerate(ahead, 1))
 
 
@@ -121,7 +130,9 @@ def test_cold_and_off_are_judged_against_warm_and_all_is_on_disk(starts, request
     assert watcher.blocks[-1] == (len(found.blocks), 12)
 
 
-def test_the_warm_caches_are_filled_by_a_cold_start_and_kept_and_the_others_emptied_each_time(starts, request_):
+def test_the_warm_caches_are_filled_by_a_cold_start_and_kept_and_the_others_emptied_each_time(
+    starts, request_
+):
     starting.time_starts(request_, Watcher())
     assert starts.cleared[:3] == [
         ("pilot-cold", "warm", True), ("pilot-warm-1", "warm", False), ("pilot-off", "off", True)
@@ -179,7 +190,9 @@ def test_an_interrupted_one_goes_on_after_its_last_finished_block(starts, reques
     assert len(document.read(stopped.value.folder / starting.FILE, Startup).blocks) == 2
     starts.instead.clear()
     starts.names.clear()
-    found = starting.resume(stopped.value.folder, replace(request_.run, command=[], ready_pattern="never"), Watcher())
+    found = starting.resume(
+        stopped.value.folder, replace(request_.run, command=[], ready_pattern="never"), Watcher()
+    )
     assert (found.finished, found.run.command, found.run.ready_pattern) == (True, ["serve"], None)
     assert next(name for name in starts.names if not name.startswith("pilot")).startswith("003-")
     starts.names.clear()
@@ -249,9 +262,16 @@ def block(cold, warm, off, added):
     return StartBlock([start("cold", cold), start("warm", warm), start("off", off)])
 
 
-CUDA = Cache(name="cuda", path="/root/.nv/ComputeCache", variable="CUDA_CACHE_PATH", limit_bytes=Unknown("not set"))
+CUDA = Cache(
+    name="cuda", path="/root/.nv/ComputeCache", variable="CUDA_CACHE_PATH", limit_bytes=Unknown("not set")
+)
 ADDED = {"added": [Growth(name="cuda", num_files=2, size_bytes=3 << 20)], "held": {"cuda": 3 << 20}}
-FACTS_OF_GPU = {"gpu.count": 1, "torch.runs_natively": True, "torch.cuda": "13.0", "gpu.compute_capability": "9.0"}
+FACTS_OF_GPU = {
+    "gpu.count": 1,
+    "torch.runs_natively": True,
+    "torch.cuda": "13.0",
+    "gpu.compute_capability": "9.0",
+}
 
 
 def concluded(own=CUDA, env=None, facts=FACTS_OF_GPU, **added):
@@ -349,7 +369,9 @@ def test_a_limit_that_is_too_small_is_said_also_where_nothing_was_kept():
 
 
 def test_nothing_is_said_of_the_drivers_limit_where_there_is_no_gpu():
-    found = concluded(replace(CUDA, limit_bytes=1000), {"CUDA_CACHE_MAXSIZE": "1000"}, {"gpu.count": 0}, cold={})
+    found = concluded(
+        replace(CUDA, limit_bytes=1000), {"CUDA_CACHE_MAXSIZE": "1000"}, {"gpu.count": 0}, cold={}
+    )
     assert not any("driver" in text for text in found.said)
     assert found.to_set == {}
 

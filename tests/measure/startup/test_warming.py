@@ -97,7 +97,10 @@ def test_a_program_that_never_ends_is_over_with_the_line_that_says_it_is_ready(t
 
 
 def test_a_line_without_an_end_is_a_line_too(tmp_path):
-    assert warmed(tmp_path, "printf 'all is ready'", ready_pattern="ready").runs[0].time_to_first_step_s is not None
+    assert (
+        warmed(tmp_path, "printf 'all is ready'", ready_pattern="ready").runs[0].time_to_first_step_s
+        is not None
+    )
 
 
 def test_a_line_that_is_never_ended_is_named_as_the_reason(tmp_path):
@@ -139,5 +142,15 @@ def test_warming_compiles_in_the_environment_of_a_start_without_dynotune(tmp_pat
     script = "import os; print(sorted(set(os.environ) - {'LC_CTYPE'}), flush=True)"
     found = warmed(tmp_path, f'{sys.executable} -c "{script}"', run_to_end=True)
     (printed,) = Path(found.runs[0].folder, "stdout").read_text().splitlines()
-    allowed = {"PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "DYNOTUNE_RUN", "DYNOTUNE_BYTECODE", "PYTHONPATH"}
+    allowed = {
+        "PATH",
+        "HOME",
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "_",
+        "DYNOTUNE_RUN",
+        "DYNOTUNE_BYTECODE",
+        "PYTHONPATH",
+    }
     assert set(eval(printed)) - allowed == set(contents.variables(tmp_path))

@@ -21,7 +21,9 @@ def test_a_variable_with_a_known_prefix_is_reported_with_its_value():
 
 
 def test_other_variables_and_secrets_are_left_out():
-    facts = environment.facts({"HOME": "/home/me", "HF_TOKEN": "x", "TORCH_HUB_TOKEN": "x", "YOLO_API_KEY": "x"})
+    facts = environment.facts(
+        {"HOME": "/home/me", "HF_TOKEN": "x", "TORCH_HUB_TOKEN": "x", "YOLO_API_KEY": "x"}
+    )
     assert not {"env.HOME", "env.HF_TOKEN", "env.TORCH_HUB_TOKEN", "env.YOLO_API_KEY"} & facts.keys()
 
 
@@ -44,7 +46,8 @@ def test_a_variable_that_is_no_text_can_be_written_down():
 
 
 def chain(root, *processes):
-    """Processes from the oldest on, each the child of the one before; None is an environment not to be read."""
+    """Processes from the oldest on, each the child of the one before; None is an environment not to be
+    read."""
     parent = 0
     for pid, name, env in processes:
         root.process(pid, parent=parent, name=name)
@@ -55,14 +58,25 @@ def chain(root, *processes):
 
 def test_a_variable_comes_from_the_oldest_process_that_was_started_with_it(root):
     late = {"OMP_NUM_THREADS": "4"}
-    chain(root, (1, "init", {}), (20, "sshd", {}), (30, "bash", late), (40, "make", late), (50, "dynotune", late))
-    assert environment.origins(late, 50, root.path) == {"env_from.OMP_NUM_THREADS": "inherited from pid 30 (bash)"}
+    chain(
+        root,
+        (1, "init", {}),
+        (20, "sshd", {}),
+        (30, "bash", late),
+        (40, "make", late),
+        (50, "dynotune", late),
+    )
+    assert environment.origins(late, 50, root.path) == {
+        "env_from.OMP_NUM_THREADS": "inherited from pid 30 (bash)"
+    }
 
 
 def test_a_variable_that_only_the_last_process_has_was_set_by_the_shell(root):
     late = {"OMP_NUM_THREADS": "4"}
     chain(root, (1, "init", {}), (30, "bash", {}), (50, "dynotune", late))
-    assert environment.origins(late, 50, root.path)["env_from.OMP_NUM_THREADS"] == "set by this shell or after"
+    assert (
+        environment.origins(late, 50, root.path)["env_from.OMP_NUM_THREADS"] == "set by this shell or after"
+    )
     assert environment.origins({"NCCL_DEBUG": "INFO"}, 50, root.path) == {
         "env_from.NCCL_DEBUG": "set by this shell or after"
     }
@@ -107,7 +121,8 @@ def test_secrets_have_no_origin_either(root):
 
 def test_a_real_shell_that_exports_and_one_that_inherits():
     script = (
-        "import json, os\nfrom dynotune.probe import environment\nprint(json.dumps(environment.origins(os.environ, "
+        "import json, os\nfrom dynotune.probe import "
+        "environment\nprint(json.dumps(environment.origins(os.environ, "
         "os.getpid())))"
     )
     # `:` keeps the shell from replacing itself by Python.

@@ -9,7 +9,9 @@ from dynotune.schema.facts import Unknown
 
 
 def test_the_facts_of_a_recorded_machine(root):
-    root.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some Xeon\n\nprocessor\t: 1\nmodel name\t: Some Xeon\n")
+    root.write(
+        "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some Xeon\n\nprocessor\t: 1\nmodel name\t: Some Xeon\n"
+    )
     root.write("sys/devices/system/cpu/online", "0-1,4\n")
     root.write("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n")
     root.write("proc/sys/kernel/osrelease", "6.1.0\n")

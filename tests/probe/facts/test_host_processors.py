@@ -51,7 +51,9 @@ def test_throttling_of_the_control_group_is_told(root):
     root.write("proc/self/cgroup", "0::/\n")
     root.write("proc/self/mountinfo", "29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     root.write("sys/fs/cgroup/cpu.max", "150000 100000\n")
-    root.write("sys/fs/cgroup/cpu.stat", "usage_usec 9\nnr_periods 50\nnr_throttled 40\nthrottled_usec 2500000\n")
+    root.write(
+        "sys/fs/cgroup/cpu.stat", "usage_usec 9\nnr_periods 50\nnr_throttled 40\nthrottled_usec 2500000\n"
+    )
     facts = host_processors.facts(root.path)
     assert facts["host.cgroup_throttled_s"] == 2.5
     assert facts["host.cgroup_num_throttled"] == 40

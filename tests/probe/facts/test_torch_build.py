@@ -49,7 +49,9 @@ def test_a_build_with_cuda_is_read_without_importing_it(site, tmp_path, target_p
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-def test_torch_bytecode_says_whether_modules_are_there_in_compiled_form(site, tmp_path, prefix, target_python):
+def test_torch_bytecode_says_whether_modules_are_there_in_compiled_form(
+    site, tmp_path, prefix, target_python
+):
     module = site / "torch/_tensor.py"
     module.write_text("x = 1\n")
     env = version(site, CUDA_BUILD) | ({"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")} if prefix else {})
@@ -72,7 +74,9 @@ def test_a_build_without_cuda_has_none(site, tmp_path, target_python):
     facts = torch_build.ask(
         target_python,
         tmp_path,
-        version(site, "__version__ = '2.13.0+cpu'\ncuda = None\nother = call()\nhip: str\nfor x in y: pass\n"),
+        version(
+            site, "__version__ = '2.13.0+cpu'\ncuda = None\nother = call()\nhip: str\nfor x in y: pass\n"
+        ),
     )
     assert facts["torch.version"] == "2.13.0+cpu"
     assert facts["torch.cuda"] is None
@@ -152,7 +156,9 @@ def test_packages_are_told_by_version_and_absent_ones_not_at_all(site, tmp_path,
     distribution(site, "Flash_Attn", "2.8")
     distribution(site, "unrelated", "1")
     (site / "xformers.egg-info").mkdir()
-    (site / "xformers.egg-info/PKG-INFO").write_text("Metadata-Version: 2.1\nName: xformers\nVersion: 0.0.30\n")
+    (site / "xformers.egg-info/PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: xformers\nVersion: 0.0.30\n"
+    )
     facts = torch_build.ask(target_python, tmp_path, env)
     assert facts["torch.nccl"] == facts["package.nvidia-nccl-cu13"] == "2.29.7"
     assert facts["package.opencv-python-headless"] == "4.10.0.84"

@@ -40,7 +40,8 @@ def test_sizes_are_those_in_the_file_and_those_once_unpacked():
 
 
 def test_a_header_as_nvcc_wrote_it():
-    # `__global__ void k(){}` for compute_75 by nvcc 13.5: container, then the PTX's header; its code is cut off.
+    # `__global__ void k(){}` for compute_75 by nvcc 13.5: container, then the PTX's header; its code is cut
+    # off.
     recorded = bytes.fromhex(
         "50ed55ba01001000b000000000000000"
         "01000101500000006000000000000000"
@@ -55,7 +56,9 @@ def test_a_header_as_nvcc_wrote_it():
 
 
 def test_containers_stand_one_after_another_with_zeros_between_and_empty_ones_are_left_out():
-    content = bytes(24).join([container(entry(MACHINE, 80)), container(), container(entry(PTX, 90))]) + bytes(40)
+    content = bytes(24).join([container(entry(MACHINE, 80)), container(), container(entry(PTX, 90))]) + bytes(
+        40
+    )
     assert read(content) == ([["sm_80"], ["compute_90"]], [])
 
 
@@ -122,7 +125,10 @@ def test_a_file_cut_anywhere_gives_what_is_whole_in_it(length):
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=8), st.binary(max_size=64))
+@given(
+    st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=8),
+    st.binary(max_size=64),
+)
 def test_damage_anywhere_never_raises_and_always_ends(changes, behind):
     damaged = bytearray(WHOLE)
     for at, value in changes:
@@ -155,6 +161,7 @@ def test_fatbin_reader_reads_all_entries_back_in_order(shapes, padding):
     )
     suffix = {0: "", SPECIFIC: "a", FAMILY: "f"}
     expected = [
-        [f"{'sm' if k == MACHINE else 'compute'}_{sm}{suffix[f]}" for k, sm, f, _, _ in shape] for shape in shapes
+        [f"{'sm' if k == MACHINE else 'compute'}_{sm}{suffix[f]}" for k, sm, f, _, _ in shape]
+        for shape in shapes
     ]
     assert read(content) == (expected, [])

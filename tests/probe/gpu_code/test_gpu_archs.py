@@ -143,7 +143,8 @@ def test_ptx_that_is_newer_than_the_driver_cannot_be_compiled():
 
 
 @pytest.mark.parametrize(
-    ("cuda", "expected"), [("11.8", (7, 8)), ("12.5", (8, 5)), ("12.6", (8, 5)), ("12.9", (8, 8)), ("13.2", (9, 2))]
+    ("cuda", "expected"),
+    [("11.8", (7, 8)), ("12.5", (8, 5)), ("12.6", (8, 5)), ("12.9", (8, 8)), ("13.2", (9, 2))],
 )
 def test_the_newest_ptx_of_a_driver(cuda, expected):
     assert gpu_archs.newest_ptx(cuda) == expected

@@ -46,7 +46,8 @@ def test_a_counter_that_stands_still_does_not_count():
 def test_gpus_that_the_program_does_not_use_are_left_out_where_that_is_known():
     mine, idle = {"energy_j": 0.0, "ours": True}, {"energy_j": 0.0, "ours": False}
     samples = [
-        sample(t, gpu(**(mine | {"energy_j": 300 * t})), gpu(**(idle | {"energy_j": 70 * t}))) for t in (0.0, 1.0)
+        sample(t, gpu(**(mine | {"energy_j": 300 * t})), gpu(**(idle | {"energy_j": 70 * t})))
+        for t in (0.0, 1.0)
     ]
     assert energy(samples, 0.0, 1.0).joules == pytest.approx(300.0)
     # Where process ids cannot be compared, none of them is known to be ours: all that are visible count.
@@ -75,7 +76,9 @@ def test_the_energy_of_two_parts_is_that_of_the_whole(powers, share):
 def test_the_sampler_asks_for_the_counter_and_for_memory_only_when_told(root, fake_nvml, h200):
     root.cpus((0, 100, 0))
     root.process(10)
-    root.write("proc/10/smaps_rollup", "00400000-7ff ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nPss:  12 kB\n")
+    root.write(
+        "proc/10/smaps_rollup", "00400000-7ff ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nPss:  12 kB\n"
+    )
     library = fake_nvml(h200 | {"energy_mj": 5_250_000})
     sampler = Sampler({0}, [0], lambda: [10, 11], root=root.path, nvml=library, memory=True)
     taken = sampler.sample()

@@ -20,7 +20,10 @@ class Library:
 
     def __init__(self, *, supported: bool = True, fails: bool = False) -> None:
         self.supported, self.fails, self.num_held = supported, fails, 0
-        self.found = {self.NVML_GPM_METRIC_SM_UTIL: (0, 87.5), self.NVML_GPM_METRIC_ANY_TENSOR_UTIL: (0, 41.25)}
+        self.found = {
+            self.NVML_GPM_METRIC_SM_UTIL: (0, 87.5),
+            self.NVML_GPM_METRIC_ANY_TENSOR_UTIL: (0, 41.25),
+        }
 
     def nvmlGpmQueryDeviceSupport(self, handle):
         support = pynvml.c_nvmlGpmSupport_t()

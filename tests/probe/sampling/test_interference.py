@@ -67,7 +67,9 @@ def test_interference_does_not_blame_others_for_dynotunes_own_cores():
 def test_cores_beyond_our_quota_may_be_used_by_others():
     def busy_host(others):
         quota = Quota(cores=2.0, num_throttled=0, throttled_s=0.0, usage_s=0.0)
-        return run(lambda t: sample(t, cores=cores(t, busy=others + 2, num_cpus=16), tree=tree(t, 2.0), quota=quota))
+        return run(
+            lambda t: sample(t, cores=cores(t, busy=others + 2, num_cpus=16), tree=tree(t, 2.0), quota=quota)
+        )
 
     assert foreign(busy_host(14.1), 2, 8) == []
     assert foreign(busy_host(14.0), 2, 8) == []
@@ -120,7 +122,9 @@ def test_a_missing_counter_is_unknown_with_its_reason(part):
 
 def test_a_window_the_samples_do_not_cover_is_unknown():
     for begin_s, end_s in ((-1, 5), (5, 11)):
-        assert judge(run(sample), begin_s, end_s).unknown == ["outside causes: the samples do not cover the window"]
+        assert judge(run(sample), begin_s, end_s).unknown == [
+            "outside causes: the samples do not cover the window"
+        ]
     assert judge([], 1, 2).unknown
 
 
@@ -146,7 +150,9 @@ def test_a_tree_that_runs_into_its_own_quota_is_what_is_measured():
 
 def test_a_quota_that_others_use_up_is_a_cause():
     samples = run(
-        lambda t: sample(t, quota=limited(t, usage=2.0), tree=tree(t, 1.2), cores=cores(t, busy=2, num_cpus=8))
+        lambda t: sample(
+            t, quota=limited(t, usage=2.0), tree=tree(t, 1.2), cores=cores(t, busy=2, num_cpus=8)
+        )
     )
     assert foreign(samples, 2, 7) == [
         "the CPU quota throttled us for 1.0 s, while others under it used 0.80 of its 2 cores"
@@ -168,9 +174,13 @@ def test_pages_swapped_in_without_a_fault_of_ours_are_others():
 
 
 def test_pages_swapped_in_while_we_waited_for_pages_are_unknown():
-    samples = run(lambda t: sample(t, vmstat=swapping(t, pages_in=1000), tree=tree(t, 2.0, faults=int(200 * t))))
+    samples = run(
+        lambda t: sample(t, vmstat=swapping(t, pages_in=1000), tree=tree(t, 2.0, faults=int(200 * t)))
+    )
     assert judge(samples, 0, 10).foreign == []
-    assert judge(samples, 0, 10).unknown == ["swapping: pages were swapped in, perhaps for the command itself"]
+    assert judge(samples, 0, 10).unknown == [
+        "swapping: pages were swapped in, perhaps for the command itself"
+    ]
 
 
 def test_pages_swapped_out_are_of_nobody_known():

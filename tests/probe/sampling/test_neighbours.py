@@ -26,7 +26,9 @@ class Proc:
     def write(self) -> None:
         lines = [f"cpu{cpu} {round(busy * TICKS)} 0 0 1000 0 0 0 0 0 0" for cpu, busy in self.busy.items()]
         (self.root / "proc").mkdir(exist_ok=True)
-        (self.root / "proc" / "stat").write_text("cpu 1 2 3 4 5 6 7 8 9 10\n" + "\n".join(lines) + "\nintr 0\n")
+        (self.root / "proc" / "stat").write_text(
+            "cpu 1 2 3 4 5 6 7 8 9 10\n" + "\n".join(lines) + "\nintr 0\n"
+        )
         for pid, (name, cpu_s) in self.cpu_s.items():
             (self.root / "proc" / str(pid)).mkdir(exist_ok=True)
             rest = ["S", *["0"] * 10, str(round(cpu_s * TICKS)), "0", *["0"] * 30]
@@ -38,7 +40,9 @@ class Proc:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.busy = {0: self.busy[0] + seconds, 1: self.busy[1] + seconds / 2, 2: self.busy[2] + seconds}
-        self.cpu_s = {pid: (name, cpu_s + self.uses.get(pid, 0) * seconds) for pid, (name, cpu_s) in self.cpu_s.items()}
+        self.cpu_s = {
+            pid: (name, cpu_s + self.uses.get(pid, 0) * seconds) for pid, (name, cpu_s) in self.cpu_s.items()
+        }
         self.cpu_s[99] = ("new", 50.0)
         self.write()
 

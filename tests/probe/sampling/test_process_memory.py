@@ -6,7 +6,14 @@ from dynotune.probe import DeviceMemory, device_memory, own_bytes
 from dynotune.schema.facts import Unknown
 
 GIB = 1 << 30
-GPU = {"uuid": "GPU-0", "name": "NVIDIA H200", "memory": 1000, "used": 700, "pids": [7, 8], "held": {7: 500, 8: None}}
+GPU = {
+    "uuid": "GPU-0",
+    "name": "NVIDIA H200",
+    "memory": 1000,
+    "used": 700,
+    "pids": [7, 8],
+    "held": {7: 500, 8: None},
+}
 
 
 def test_the_memory_of_a_gpu_is_told_by_process(fake_nvml):
@@ -40,11 +47,16 @@ def test_under_another_number_it_is_the_one_that_came_whatever_others_took_meanw
     now = DeviceMemory(19 * GIB, {100: 8 * GIB, 101: 2 * GIB, 102: 9 * GIB})
     assert own_bytes(now, before, 7, GIB + 1)[0] == 2 * GIB
     assert own_bytes(now._replace(by_pid={7: GIB, 101: 2 * GIB}), before, 7, GIB + 1)[0] == 2 * GIB
-    assert isinstance(own_bytes(now._replace(by_pid={101: 2 * GIB, 102: 3 * GIB}), before, 7, GIB)[0], Unknown)
+    assert isinstance(
+        own_bytes(now._replace(by_pid={101: 2 * GIB, 102: 3 * GIB}), before, 7, GIB)[0], Unknown
+    )
 
 
 def test_device_memory_is_the_devices_growth_when_nvml_lists_no_process():
     before, now = DeviceMemory(GIB, {}), DeviceMemory(5 * GIB, {})
-    assert own_bytes(now, before, 7, 2 * GIB) == (4 * GIB, "what the device had more in use than before its start")
+    assert own_bytes(now, before, 7, 2 * GIB) == (
+        4 * GIB,
+        "what the device had more in use than before its start",
+    )
     for reserved in (GIB // 2, 5 * GIB):
         assert isinstance(own_bytes(now, before, 7, reserved)[0], Unknown)

@@ -122,7 +122,9 @@ def test_a_mistake_in_the_thread_ends_the_sampling_and_is_told(root):
     assert len(sampler.samples) == 1
 
 
-@pytest.mark.parametrize(("when", "interval_s"), [("first", 3600), ("between", 0.001), ("asked", 3600), ("last", 3600)])
+@pytest.mark.parametrize(
+    ("when", "interval_s"), [("first", 3600), ("between", 0.001), ("asked", 3600), ("last", 3600)]
+)
 def test_a_reading_that_never_ends_holds_nothing_up_and_is_told(root, monkeypatch, when, interval_s):
     recorded(root)
     hangs, goes_on = threading.Event(), threading.Event()
@@ -177,7 +179,9 @@ def test_a_last_line_cut_short_is_left_out(root, tmp_path):
     assert read_samples(file) == whole[:-1]
 
 
-@pytest.mark.parametrize("text", ["", '{"schema":"dynotune.samples/2"}\n', f'{{"schema":"{SCHEMA}"}}\nnope\n'])
+@pytest.mark.parametrize(
+    "text", ["", '{"schema":"dynotune.samples/2"}\n', f'{{"schema":"{SCHEMA}"}}\nnope\n']
+)
 def test_a_file_that_is_not_ours_is_refused(tmp_path, text):
     file = tmp_path / "samples.jsonl"
     file.write_text(text)
@@ -238,7 +242,8 @@ def test_a_busy_process_is_foreign_to_one_that_does_not_know_it_and_its_own_to_o
         finally:
             busy.kill()
     seen_by_stranger, seen_by_owner = (
-        Window([begin, end], begin.time_s, end.time_s).other_cpu_s() for begin, end in zip(first, last, strict=True)
+        Window([begin, end], begin.time_s, end.time_s).other_cpu_s()
+        for begin, end in zip(first, last, strict=True)
     )
     assert used_s >= 1
     assert seen_by_stranger > seen_by_owner

@@ -85,7 +85,9 @@ def test_further_gpus_have_a_number():
 
 
 def test_a_gpu_lost_in_the_middle_is_told_by_the_samples_before():
-    lost = dict.fromkeys(("utilisation_percent", "sm_clock_mhz", "power_w", "clock_reasons", "processes"), LOST)
+    lost = dict.fromkeys(
+        ("utilisation_percent", "sm_clock_mhz", "power_w", "clock_reasons", "processes"), LOST
+    )
     samples = [sample(0, gpu(clock_reasons=0x8)), sample(1, gpu(**lost)), sample(2, gpu(**lost))]
     assert over(samples, 0, 2)["window.clock_reasons"] == ["hw-slowdown 1.00"]
     assert over(samples, 1, 2)["window.clock_reasons"] == LOST
@@ -116,7 +118,8 @@ def test_a_window_that_the_samples_do_not_cover_is_unknown():
 
 def test_a_quota_is_told_by_how_long_it_held():
     samples = [
-        sample(at, quota=Quota(cores=2, num_throttled=at, throttled_s=0.3 * at, usage_s=1.0 * at)) for at in (0, 1, 2)
+        sample(at, quota=Quota(cores=2, num_throttled=at, throttled_s=0.3 * at, usage_s=1.0 * at))
+        for at in (0, 1, 2)
     ]
     assert over(samples, 0.5, 1.5)["window.throttled_s_per_s"] == pytest.approx(0.3)
     samples[1] = sample(1, quota=Unknown("gone"))

@@ -164,7 +164,9 @@ def test_the_descendants_of_a_process_that_is_gone_are_none(root):
 
 def test_a_real_child_and_grandchild_are_found():
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         child.stdout.readline()
         assert len(counters.descendants(child.pid)) == 2
         assert set(counters.descendants(child.pid)) < set(counters.descendants(os.getpid()))

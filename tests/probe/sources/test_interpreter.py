@@ -48,7 +48,9 @@ def test_python_is_found_on_path_and_behind_wrappers(command, env, bin_folder, t
 
 def test_a_console_script_runs_in_the_python_of_its_first_line(env, bin_folder, tmp_path):
     program(bin_folder / "torchrun", f"#!{bin_folder}/python\nimport torch\n")
-    assert interpreter(["torchrun", "--nproc-per-node", "2", "x.py"], env, tmp_path) == str(bin_folder / "python")
+    assert interpreter(["torchrun", "--nproc-per-node", "2", "x.py"], env, tmp_path) == str(
+        bin_folder / "python"
+    )
 
 
 def test_env_in_the_first_line_looks_on_path(env, bin_folder, tmp_path):

@@ -21,7 +21,8 @@ from dynotune.schema.study import Study
 from .. import answers, studies
 
 HOSTILE = (
-    "</script><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>\"'&<!--{{7*7}}\x1b[31m\u202e\x00]]>"
+    "</script><script>alert(1)</script><img src=//evil.example/x "
+    "onerror=alert(1)>\"'&<!--{{7*7}}\x1b[31m\u202e\x00]]>"
 )
 DEGENERATE = [
     studies.on_top,
@@ -83,7 +84,10 @@ def hostile(found: Any) -> Any:
 
     def changed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: key(inner) if name in ("arm", "against") else changed(inner) for name, inner in value.items()}
+            return {
+                name: key(inner) if name in ("arm", "against") else changed(inner)
+                for name, inner in value.items()
+            }
         if isinstance(value, list):
             return [changed(inner) for inner in value]
         if not isinstance(value, str) or KINDS.match(value):
@@ -134,7 +138,9 @@ def test_study_page_names_the_recipe_it_began_from_and_calls_nothing_as_written(
 def test_the_page_says_why_one_step_is_shown_when_a_diagnosis_was_disturbed(light):
     disturbed = msgspec.structs.replace(studies.after(), disturbance="others used 47% of the cores")
     study = studies.rich(diagnosis_with_recipe=disturbed)
-    reason = "The step with the recipe is not shown: others used 47% of the cores during one of the two diagnoses."
+    reason = (
+        "The step with the recipe is not shown: others used 47% of the cores during one of the two diagnoses."
+    )
     assert reason in Reading(page(study)).text
     assert reason in markdown(study)
     assert reason not in Reading(page(studies.rich())).text
@@ -142,7 +148,12 @@ def test_the_page_says_why_one_step_is_shown_when_a_diagnosis_was_disturbed(ligh
 
 def test_every_part_of_the_story_is_told(light):
     reading = Reading(page(studies.rich(), recipe='[settings]\n"loader.num_workers" = 8\n'))
-    headings = ("What each is worth in the whole", "Settings together", "Bounds and what was measured", "Confirmation")
+    headings = (
+        "What each is worth in the whole",
+        "Settings together",
+        "Bounds and what was measured",
+        "Confirmation",
+    )
     for heading in (*headings, "Results and start", "The search", "Be wary of", "Repeat it", "Machine"):
         assert heading in reading.text
     assert '[settings] "loader.num_workers" = 8' in reading.text
@@ -158,7 +169,11 @@ def test_study_page_gives_settings_without_effect_a_row_and_a_point(light):
     figure = figures(text)["settings"]
     drawn = {hover[0] for trace in figure["data"] for hover in trace["hover"]}
     assert {"loader.num_workers=8", "loader.persistent_workers=true", "matmul.fp32_precision=high"} <= drawn
-    assert [row["text"] for row in figure["rows"] if row.get("head")][:3] == ["proved", "not needed", "no effect"]
+    assert [row["text"] for row in figure["rows"] if row.get("head")][:3] == [
+        "proved",
+        "not needed",
+        "no effect",
+    ]
 
 
 def test_a_plot_has_a_table_beside_it(light):
@@ -208,7 +223,9 @@ def test_no_text_of_the_program_becomes_part_of_the_page(strange, light):
     usual, reading = Reading(page(studies.rich(), recipe="x")), Reading(page(strange, recipe=HOSTILE))
     assert set(reading.tags) == set(usual.tags)
     assert reading.tags.count("script") == usual.tags.count("script") == 3
-    assert {(tag, name) for tag, name, _ in reading.attributes} == {(tag, name) for tag, name, _ in usual.attributes}
+    assert {(tag, name) for tag, name, _ in reading.attributes} == {
+        (tag, name) for tag, name, _ in usual.attributes
+    }
     for tag, name, value in reading.attributes:
         if name in ("href", "src"):
             assert value.startswith("#") or (tag == "link" and value == "data:,")
@@ -247,7 +264,9 @@ def test_numbers_that_are_none_are_left_out_of_the_plots(light):
 def test_the_page_names_no_other_host_and_its_policy_forbids_them(light):
     reading = Reading(page(studies.rich()))
     (policy,) = [
-        value for tag, name, value in reading.attributes if (tag, name) == ("meta", "content") and "-src" in value
+        value
+        for tag, name, value in reading.attributes
+        if (tag, name) == ("meta", "content") and "-src" in value
     ]
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
@@ -283,7 +302,10 @@ def test_a_comparison_begins_with_its_verdict_in_one_sentence_and_tells_the_rest
         "another program used 31% of the GPU",
         "It does not compare losses or outputs",
         "workers will share cores",
-        "dynotune compare loader.num_workers=8 precision.autocast=bf16 --warmup 12 --steps 30 -- python train.py",
+        (
+            "dynotune compare loader.num_workers=8 precision.autocast=bf16 --warmup 12 --steps 30 -- python "
+            "train.py"
+        ),
     ]
     places = [text.index(one) for one in told]
     assert places == sorted(places)
@@ -297,7 +319,10 @@ def test_each_pair_of_a_comparison_is_drawn_below_its_interval(light):
     assert [row["text"] for row in figure["rows"]] == ["all", "pair 1", "pair 2", "pair 3", "pair 4"]
     whole, each = figure["data"][:2]
     assert whole["x"] == [1.4162] and each["x"] == pytest.approx([3.55 / 2.51, 1.44, 3.5 / 2.55, 3.52 / 2.45])
-    assert whole["hover"] == [["all", "1.42× (1.38× to 1.45×, 95%)"]] and each["hover"][1] == ["pair 2", "1.44×"]
+    assert whole["hover"] == [["all", "1.42× (1.38× to 1.45×, 95%)"]] and each["hover"][1] == [
+        "pair 2",
+        "1.44×",
+    ]
 
 
 def test_an_arm_that_failed_and_a_comparison_that_is_open_say_so_first(light):
@@ -351,7 +376,9 @@ def test_no_text_of_the_program_becomes_part_of_the_page_of_an_answer(made, ligh
     usual, reading = Reading(page(made())), Reading(page(hostile(made())))
     assert set(reading.tags) == set(usual.tags)
     assert reading.tags.count("script") == usual.tags.count("script")
-    assert {(tag, name) for tag, name, _ in reading.attributes} == {(tag, name) for tag, name, _ in usual.attributes}
+    assert {(tag, name) for tag, name, _ in reading.attributes} == {
+        (tag, name) for tag, name, _ in usual.attributes
+    }
     assert reading.text.count("{{7*7}}") > 10
     assert not {"\x1b", "\u202e", "\x00"} & set(page(hostile(made())))
 
@@ -387,7 +414,8 @@ def test_markdown_tells_what_the_page_tells_and_its_tables_are_whole(made, light
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     rows = len(re.findall(r'<tr role="row"><td', page(made())))
     assert (
-        len(re.findall(r"^\|", text, flags=re.MULTILINE)) - 2 * len(re.findall(r"^\| -", text, flags=re.MULTILINE))
+        len(re.findall(r"^\|", text, flags=re.MULTILINE))
+        - 2 * len(re.findall(r"^\| -", text, flags=re.MULTILINE))
         == rows
     )
 

@@ -82,7 +82,11 @@ def show(browser: Browser, path: Path, width: int, *, dark: bool = False) -> Sho
 @pytest.fixture(scope="module")
 def looks(browser, rich) -> dict[tuple[int, bool], Shown]:
     """The rich page at each width, light and dark."""
-    return {(width, dark): show(browser, rich, width, dark=dark) for width in (1600, 400) for dark in (False, True)}
+    return {
+        (width, dark): show(browser, rich, width, dark=dark)
+        for width in (1600, 400)
+        for dark in (False, True)
+    }
 
 
 @pytest.fixture(params=[(1600, False), (1600, True), (400, False), (400, True)], ids=str)
@@ -103,7 +107,9 @@ def test_the_console_is_silent_and_nothing_is_asked_of_the_network(shown, rich):
 def test_nothing_is_wider_than_the_window(shown):
     assert shown.seen["overflow"] <= 0
     assert max(shown.seen["widths"]) <= shown.seen["room"]
-    assert [text for text, left, right in shown.seen["labels"] if left < 0 or right > shown.seen["room"]] == []
+    assert [
+        text for text, left, right in shown.seen["labels"] if left < 0 or right > shown.seen["room"]
+    ] == []
 
 
 @pytest.mark.parametrize("width", [1600, 400])
@@ -118,10 +124,15 @@ def test_plots_follow_when_the_scheme_or_the_width_changes(browser, rich):
     show(browser, rich, 1600)
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     bright = "getComputedStyle(document.querySelector('.plot .annotation-text')).fill"
-    wait = "new Promise((done) => {{ const look = () => {} ? done(true) : requestAnimationFrame(look); look(); }})"
+    wait = (
+        "new Promise((done) => {{ const look = () => {} ? done(true) : requestAnimationFrame(look); "
+        "look(); }})"
+    )
     assert browser.ask(wait.format(f"{bright} === 'rgb(230, 235, 236)' || {bright} === 'rgb(157, 170, 175)'"))
     browser.resize(400)
-    assert browser.ask(wait.format("[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn < 400)"))
+    assert browser.ask(
+        wait.format("[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn < 400)")
+    )
     seen = browser.ask(SEEN)
     assert seen["overflow"] <= 0
     assert seen["folded"] == 3
@@ -150,7 +161,10 @@ def test_strange_names_are_shown_as_they_are_and_run_nothing(browser, tmp_path):
 
 @pytest.mark.parametrize(
     "made",
-    [studies.empty, *(pytest.param(made, marks=pytest.mark.long) for made in (studies.unfinished, studies.large))],
+    [
+        studies.empty,
+        *(pytest.param(made, marks=pytest.mark.long) for made in (studies.unfinished, studies.large)),
+    ],
 )
 def test_pages_that_lack_parts_are_as_sound(made, browser, tmp_path):
     path = tmp_path / "report.html"
@@ -201,7 +215,8 @@ def test_strange_names_run_nothing_in_an_answers_page(made, browser, tmp_path):
 def test_the_browser_of_these_tests_does_complain(browser, tmp_path):
     path = tmp_path / "bad.html"
     path.write_text(
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'"><img src="http://127.0.0.1:9/x.png">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'"><img '
+        'src="http://127.0.0.1:9/x.png">'
         "<script>window.ran = 1</script><table width=3000><td>wide</table>"
     )
     browser.show(path, width=400)

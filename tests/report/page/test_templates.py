@@ -5,7 +5,9 @@ from importlib.resources import files
 
 import pytest
 
-COMPUTES = re.compile(r"\{%-?\s*set\b|\|\s*(?:format|selectattr|map|join|upper|capitalize|sort)\b|\.\w+\(|\[\d*:\d*\]")
+COMPUTES = re.compile(
+    r"\{%-?\s*set\b|\|\s*(?:format|selectattr|map|join|upper|capitalize|sort)\b|\.\w+\(|\[\d*:\d*\]"
+)
 TEMPLATES = sorted(
     path.name
     for path in files("dynotune.report.page").joinpath("templates").iterdir()
@@ -20,7 +22,8 @@ def test_templates_are_those_of_each_document_and_what_they_share():
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_lays_out_and_computes_nothing_when_searched_for_expressions(name):
-    """Code in a template is seen by no type checker; the views of `report.page` compute what templates show."""
+    """Code in a template is seen by no type checker; the views of `report.page` compute what templates
+    show."""
     template = files("dynotune.report.page").joinpath("templates", name).read_text("utf-8")
     tags = re.findall(r"\{%.*?%\}|\{\{.*?\}\}", template)
     assert [tag for tag in tags if COMPUTES.search(tag)] == []

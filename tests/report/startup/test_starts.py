@@ -22,8 +22,12 @@ def start(arm, value_s, **phases):
     return Start(arm=arm, run=arm, value_s=value_s, phases=known, added=added, held={"inductor": 5 << 20})
 
 
-BLOCK = StartBlock([start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)])
-OWN = Cache(name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory")
+BLOCK = StartBlock(
+    [start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)]
+)
+OWN = Cache(
+    name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory"
+)
 FOUND = of_run(
     Startup,
     id="s",
@@ -32,7 +36,9 @@ FOUND = of_run(
     blocks=[BLOCK],
     own=[OWN, Cache(name="cuda", path="/root/.nv/ComputeCache")],
     ratios=[
-        Ratio(arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0),
+        Ratio(
+            arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0
+        ),
         Ratio(arm="off", verdict="undecided", ratio=1.2, num_blocks=4, reason="The budget is used up."),
     ],
     said=["A warm cache saves 15 s of a cold start's 20 s."],
@@ -70,7 +76,9 @@ def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():
 
 
 def test_starts_report_names_unknown_phases_with_their_reason_and_gives_them_no_row():
-    blocks = [StartBlock([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])]
+    blocks = [
+        StartBlock([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])
+    ]
     text = shown(replace(FOUND, blocks=blocks))
     assert "not known: model build: too old" in text
     nothing = dict.fromkeys(PHASES, Unknown("nobody recorded them"))

@@ -45,7 +45,9 @@ def estimate(arm: str, speedup: float, *, half: float | None = 0.01, **changes: 
 
 
 def of(*estimates: Estimate, names: str = "ab", bound: float = 0.5):
-    candidates = [Candidate(setting=Setting(f"knob.{name}", 1), effect="exact", bound=bound) for name in names]
+    candidates = [
+        Candidate(setting=Setting(f"knob.{name}", 1), effect="exact", bound=bound) for name in names
+    ]
     return studies.empty(candidates=candidates, estimates=list(estimates))
 
 
@@ -78,7 +80,11 @@ def test_ablated_row_compares_the_whole_with_itself_without_the_setting():
     assert (row.candidate.id, row.worth) == ("knob.a=1", whole)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), VALUES), min_size=2, max_size=5, unique_by=lambda pair: pair[0]))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), VALUES), min_size=2, max_size=5, unique_by=lambda pair: pair[0]
+    )
+)
 def test_joint_of_settings_names_them_when_their_values_hold_spaces(pairs):
     parts = [Setting(f"knob.{name}", value) for name, value in pairs]
     candidates = [Candidate(setting=part, effect="exact") for part in parts]
@@ -147,7 +153,9 @@ def test_levels_are_unknown_when_nothing_is_confirmed():
 
 
 def test_bars_have_the_proved_lengths_when_the_second_diagnosis_says_otherwise():
-    slow = msgspec.structs.replace(studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE))
+    slow = msgspec.structs.replace(
+        studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE)
+    )
     study = studies.rich(diagnosis_with_recipe=slow)
     before, after = breakdowns(study)
     assert before.whole_s is not None and after.whole_s is not None and study.confirmed is not None
@@ -161,7 +169,10 @@ DISTURBED = "others used 47% of the cores"
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"diagnosis_with_recipe": msgspec.structs.replace(studies.after(), disturbance=DISTURBED)}, DISTURBED),
+        (
+            {"diagnosis_with_recipe": msgspec.structs.replace(studies.after(), disturbance=DISTURBED)},
+            DISTURBED,
+        ),
         ({"diagnosis": studies.diagnosis(disturbance=DISTURBED)}, DISTURBED),
         ({"diagnosis_with_recipe": Unknown("not yet made")}, "not yet made"),
         ({"objective": "memory"}, "the proof timed no steps"),
@@ -215,7 +226,11 @@ def test_long_times_are_said_in_minutes_and_hours(seconds, text):
 
 @pytest.mark.parametrize(
     ("start_s", "after_steps", "text"),
-    [(19.8, 154, "after 154 steps (7.2 s later)"), (19.8, None, "never: it starts 7.2 s later"), (12.0, 0, "at once")],
+    [
+        (19.8, 154, "after 154 steps (7.2 s later)"),
+        (19.8, None, "never: it starts 7.2 s later"),
+        (12.0, 0, "at once"),
+    ],
 )
 def test_rows_say_when_a_later_start_is_paid_for(start_s, after_steps, text):
     paid = BreakEven(start_s=start_s, baseline_start_s=12.6, after_steps=after_steps)
@@ -238,7 +253,16 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
     assert shlex.split(line) == [
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
-        *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
+        *[
+            "--values",
+            "loader.num_workers=2,4,8,16",
+            "--warmup",
+            "24",
+            "--steps",
+            "120",
+            "--step-function",
+            "a:b",
+        ],
         *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5"],
         *["--no-sandbox", "--offline-trackers"],
         *["--", *studies.COMMAND],
@@ -318,13 +342,20 @@ def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
     assert "--recipe new.toml" in lines["Go on from the recipe"]
     compared = [line for line in lines.values() if " compare " in line]
     assert compared and all(
-        "compare cudnn.benchmark=true" in line and "--baseline cudnn.benchmark=true" in line for line in compared
+        "compare cudnn.benchmark=true" in line and "--baseline cudnn.benchmark=true" in line
+        for line in compared
     )
 
 
-@pytest.mark.parametrize(("ci", "word"), [((1.1, 1.5), "proved"), ((0.9, 1.5), "in recipe"), (None, "in recipe")])
+@pytest.mark.parametrize(
+    ("ci", "word"), [((1.1, 1.5), "proved"), ((0.9, 1.5), "in recipe"), (None, "in recipe")]
+)
 def test_a_setting_that_was_proved_only_with_others_is_not_called_proved_itself(ci, word):
     setting = Setting("loader.num_workers", 2)
-    own = None if ci is None else Estimate(arm="a", against="", phase="switch", speedup=1.2, ci=ci, num_blocks=6)
+    own = (
+        None
+        if ci is None
+        else Estimate(arm="a", against="", phase="switch", speedup=1.2, ci=ci, num_blocks=6)
+    )
     row = Tried(Candidate(setting=setting, effect="exact"), "proved", "", own, None)
     assert row.word == word

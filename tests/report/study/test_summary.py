@@ -87,7 +87,13 @@ def test_study_summary_fits_a_small_screen_when_a_terminal_shows_it(brief, made)
 def test_a_terminal_shows_the_answer_first_and_nothing_twice(brief):
     text = text_of(studies.rich(), width=80)
     assert text.startswith("answer") and "2.31×" in text.splitlines()[0]
-    for once in ("2.31×", "loader.num_workers=8", "host.num_threads=4", "precision.autocast=bf16", "dynotune "):
+    for once in (
+        "2.31×",
+        "loader.num_workers=8",
+        "host.num_threads=4",
+        "precision.autocast=bf16",
+        "dynotune ",
+    ):
         assert text.count(once) == 1
     assert "dynotune run --recipe recipe.toml -- python train.py" in text
     assert "report.html has 2 warnings" in text
@@ -126,7 +132,9 @@ def test_the_bars_before_and_after_are_of_one_scale():
 
 
 def test_a_shorter_step_is_drawn_shorter_when_the_second_diagnosis_timed_a_longer_one():
-    slow = msgspec.structs.replace(studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE))
+    slow = msgspec.structs.replace(
+        studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE)
+    )
     text = text_of(studies.rich(diagnosis_with_recipe=slow))
     assert text == text_of(studies.rich())
     assert "A sample" in text
@@ -143,8 +151,13 @@ def test_one_bar_is_drawn_when_a_diagnosis_was_disturbed():
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_reason_is_whole_when_the_terminal_is_narrow(width):
-    reason = "It only matters together with loader.num_workers=1 or 2, which did not run in the time that was left."
-    candidates = [Candidate(setting=Setting("loader.prefetch_factor", value), effect="exact") for value in (4, 8)]
+    reason = (
+        "It only matters together with loader.num_workers=1 or 2, which did not run in the time that "
+        "was left."
+    )
+    candidates = [
+        Candidate(setting=Setting("loader.prefetch_factor", value), effect="exact") for value in (4, 8)
+    ]
     outcomes = {one.id: CandidateOutcome("not-tried", reason) for one in candidates}
     text = " ".join(text_of(studies.empty(candidates=candidates, outcomes=outcomes), width=width).split())
     assert f"not tried loader.prefetch_factor=4, loader.prefetch_factor=8 {reason}" in text
@@ -152,21 +165,34 @@ def test_a_reason_is_whole_when_the_terminal_is_narrow(width):
 
 def test_settings_of_every_fate_are_shown_and_how_many_are_not():
     text = text_of(studies.rich())
-    fates = ("proved", "not needed", "no effect", "slower", "unproved", "wrong results", "failed", "out of memory")
+    fates = (
+        "proved",
+        "not needed",
+        "no effect",
+        "slower",
+        "unproved",
+        "wrong results",
+        "failed",
+        "out of memory",
+    )
     for fate in (*fates, "not tried"):
         assert re.search(rf"^{fate} ", text, flags=re.M)
     assert "3 more: report.html has all" in text
 
 
 def test_a_wide_terminal_shows_a_picture_of_each_interval_and_a_narrow_one_none():
-    wide = next(line for line in text_of(studies.rich(), width=120).splitlines() if "expandable_segments" in line)
+    wide = next(
+        line for line in text_of(studies.rich(), width=120).splitlines() if "expandable_segments" in line
+    )
     assert wide.rstrip().index("●") < wide.index("│")
     assert "●" not in text_of(studies.rich(), width=80)
 
 
 @pytest.mark.parametrize("speedup", [0.001, 0.9, 1.0, 1.3, 900.0])
 def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
-    one = Estimate(arm="a", against="", phase="prune", speedup=speedup, ci=(speedup / 2, speedup * 2), num_blocks=6)
+    one = Estimate(
+        arm="a", against="", phase="prune", speedup=speedup, ci=(speedup / 2, speedup * 2), num_blocks=6
+    )
     picture = _Scale.of([one]).picture(one, "").plain
     assert len(picture) == PICTURE
     assert picture.count("●") == 1
@@ -176,7 +202,9 @@ def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
 def test_long_names_give_way_to_figures(width):
     setting = Setting("env.A_LONG_NAME_OF_A_VARIABLE_THAT_IS_SET", "a long value, " * 9)
     one = Estimate(arm=str(setting), against="", phase="prune", speedup=1.234, ci=(1.1, 1.4), num_blocks=6)
-    text = text_of(studies.empty(candidates=[Candidate(setting=setting, effect="exact")], estimates=[one]), width=width)
+    text = text_of(
+        studies.empty(candidates=[Candidate(setting=setting, effect="exact")], estimates=[one]), width=width
+    )
     assert "1.23×" in text and "1.10× to 1.40×" in text
 
 
@@ -192,7 +220,9 @@ def test_a_picture_says_where_an_interval_goes_on():
 
 def test_study_summary_has_no_bar_when_the_step_is_unknown():
     text = text_of(
-        studies.rich(diagnosis=Unknown("the profiler could not start"), diagnosis_with_recipe=Unknown("not yet made"))
+        studies.rich(
+            diagnosis=Unknown("the profiler could not start"), diagnosis_with_recipe=Unknown("not yet made")
+        )
     )
     assert "A step" not in text
     assert "2.31×" in text
@@ -241,8 +271,13 @@ def parts() -> Parts:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_answer_has_two_lines_when_a_recipe_holds_settings_that_round_beside_others(width):
     lines = " ".join(text_of(studies.rich(parts=parts()), width=width).split())
-    assert "without rounding 1.920× (1.901× to 1.939×; 6 blocks within one process), by loader.num_workers=8" in lines
-    assert "rounding adds 1.200× (1.188× to 1.212×; 6 blocks within one process), by host.num_threads=4" in lines
+    assert (
+        "without rounding 1.920× (1.901× to 1.939×; 6 blocks within one process), by loader.num_workers=8"
+        in lines
+    )
+    assert (
+        "rounding adds 1.200× (1.188× to 1.212×; 6 blocks within one process), by host.num_threads=4" in lines
+    )
 
 
 def test_the_answer_says_so_when_settings_that_do_not_round_were_not_measured_by_themselves():

@@ -83,7 +83,9 @@ def test_steps_that_differ_show_by_how_much_and_found_ones_say_so():
 
 def test_a_host_that_runs_ahead_shows_in_its_shorter_steps():
     text = report(summary(step_s=[0.04, 0.04, 0.04]))
-    assert row(text, "window") == "window 142 ms, 3 steps of 47.3 ms (marked by the profiler; on the host 40 ms)"
+    assert (
+        row(text, "window") == "window 142 ms, 3 steps of 47.3 ms (marked by the profiler; on the host 40 ms)"
+    )
     text = report(summary(window_s=0.04, num_steps=1, step_s=[0.03]))
     assert row(text, "window") == "window 40 ms, 1 step (marked by the profiler; on the host 30 ms)"
 
@@ -173,8 +175,10 @@ def test_kernels_are_shown_by_class_with_a_readable_name():
         (ELEMENTWISE, "vectorized_elementwise_kernel<CUDAFunctor_add>"),
         (
             (
-                "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::BinaryFunctor<"
-                "float, float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)>(int)"
+                "void at::native::elementwise_kernel<128, 4, "
+                "at::native::gpu_kernel_impl<at::native::BinaryFunctor<"
+                "float, float, float, at::native::binary_internal::MulFunctor<float> > "
+                ">(at::TensorIteratorBase&)>(int)"
             ),
             "elementwise_kernel<MulFunctor>",
         ),
@@ -230,7 +234,9 @@ def test_copies_tell_pageable_from_pinned_and_what_they_achieved():
 
 
 def test_a_copy_of_unknown_size_has_no_bandwidth():
-    unknown = msgspec.structs.replace(summary().copies[0], num_bytes=None, bytes_per_s=None, median_bytes=None)
+    unknown = msgspec.structs.replace(
+        summary().copies[0], num_bytes=None, bytes_per_s=None, median_bytes=None
+    )
     assert section(report(summary(copies=[unknown])), "Copies")[1].endswith("2 unknown unknown")
 
 
@@ -252,20 +258,33 @@ def test_gaps_say_when_how_long_for_what_and_what_the_host_did():
 
 def test_a_long_path_keeps_its_end():
     far = Place("/a/very/long/way/from/the/root/of/the/file/system/to/project/src/train.py(31): step")
-    text = report(summary(gaps=[Gap(rank=None, device=0, start_s=0, duration_s=1e-3, cause="host", where=far)]))
+    text = report(
+        summary(gaps=[Gap(rank=None, device=0, start_s=0, duration_s=1e-3, cause="host", where=far)])
+    )
     assert "…/project/src/train.py:31 step" in text
 
 
 def test_a_table_without_rows_is_not_shown():
     text = report(on_the_host())
-    for heading in ("Devices", "Time lost", "Kernels", "Copies", "Calls that wait", "Memory", "Ranks", "idle"):
+    for heading in (
+        "Devices",
+        "Time lost",
+        "Kernels",
+        "Copies",
+        "Calls that wait",
+        "Memory",
+        "Ranks",
+        "idle",
+    ):
         assert heading not in text
 
 
 def test_a_trace_of_the_cpu_shows_its_operators():
     text = report(on_the_host())
     assert row(text, "recorded") == "recorded by torch.profiler, no GPU"
-    assert section(text, "Operators on the host, in the window")[1] == ("13.2 ms 9.3% 60 aten::convolution_backward")
+    assert section(text, "Operators on the host, in the window")[1] == (
+        "13.2 ms 9.3% 60 aten::convolution_backward"
+    )
     assert row(text, "devices") == "devices the trace holds no device activity"
 
 
@@ -293,7 +312,9 @@ def test_several_ranks_are_shown_side_by_side():
         "1 1.00 ms 2.00 ms 3.00 ms 4.00 ms 5.00 ms 6.00 ms",
     ]
     assert section(text, "Communication, a step")[1] == "0 10.0 ms 1.33 ms 3.33 ms 4"
-    assert section(text, "Copies, a step, mean of 2 ranks")[1].startswith("HtoD, pageable 3.97 ms 3.73 ms 2 24.5 MiB")
+    assert section(text, "Copies, a step, mean of 2 ranks")[1].startswith(
+        "HtoD, pageable 3.97 ms 3.73 ms 2 24.5 MiB"
+    )
     assert section(text, "Kernels by rank")[2] == "1 1,210 25,563 25.1 µs 1,210 12.4 12%"
 
 
@@ -332,12 +353,20 @@ def nasty() -> TraceSummary:
 def nasty_difference() -> TraceDifference:
     change = CauseChange(id=NASTY, before_s=0.1, after_s=0.2, where=Place(NASTY, NASTY, NASTY))
     return TraceDifference(
-        before=nasty(), after=summary(), per="step", before_s=0.1, after_s=0.2, changes=[change], verdict=NASTY
+        before=nasty(),
+        after=summary(),
+        per="step",
+        before_s=0.1,
+        after_s=0.2,
+        changes=[change],
+        verdict=NASTY,
     )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("made", [summary, lambda: of_ranks(12), on_the_host, nasty], ids=["one", "many", "cpu", "bad"])
+@pytest.mark.parametrize(
+    "made", [summary, lambda: of_ranks(12), on_the_host, nasty], ids=["one", "many", "cpu", "bad"]
+)
 def test_no_line_is_wider_than_the_terminal_and_only_kernels_are_cut(made, width):
     lines = report(made(), width=width).splitlines()
     assert max(cell_len(line) for line in lines) <= width
@@ -436,7 +465,9 @@ def test_different_devices_are_pointed_out():
 
 
 def test_a_difference_without_devices_shows_what_it_has():
-    bare = difference(before=on_the_host(), after=on_the_host(), per="window", before_s=None, after_s=None, changes=[])
+    bare = difference(
+        before=on_the_host(), after=on_the_host(), per="window", before_s=None, after_s=None, changes=[]
+    )
     text = text_of(difference_report(bare))
     assert "verdict" in text
     assert "A step" not in text.split("verdict")[0]

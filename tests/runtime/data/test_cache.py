@@ -83,7 +83,9 @@ def same(a, b):
     if isinstance(a, dict):
         return same(list(a.items()), list(b.items()))
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and pickle.dumps(a.tolist()) == pickle.dumps(b.tolist())
+        return (
+            a.dtype == b.dtype and a.shape == b.shape and pickle.dumps(a.tolist()) == pickle.dumps(b.tolist())
+        )
     if isinstance(a, (np.ndarray, np.generic)):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     return repr(a) == repr(b)
@@ -129,7 +131,13 @@ def test_any_sample_comes_back_as_it_was(tmp_path_factory, samples):
 def test_views_strides_and_lazy_signs_are_kept_by_value_and_results_can_be_written(tmp_path):
     base = torch.arange(24.0).reshape(4, 6)
     lazy = torch.tensor([1 + 2j, 3 - 1j]).conj()
-    samples = [base.t()[::2], base[1:2].expand(3, 6), lazy, lazy.imag, np.asfortranarray(base.numpy())[:, ::-1]]
+    samples = [
+        base.t()[::2],
+        base[1:2].expand(3, 6),
+        lazy,
+        lazy.imag,
+        np.asfortranarray(base.numpy())[:, ::-1],
+    ]
     cache = cache_of(Given(samples), tmp_path)
     expected = [cache[index] for index in range(5)]
     cache.dataset = None
@@ -288,8 +296,14 @@ def test_structure_that_would_follow_pointers_is_computed_again(tmp_path):
 def test_a_folder_of_another_dataset_is_refused_and_left_as_it_was(tmp_path, squares):
     cache_of(squares, tmp_path)[0]
     before = {path: path.read_bytes() for path in files(tmp_path)}
-    for dataset, key in ((squares, "cubes"), (Squares(squares.drawn, 41), "squares"), (Given([1] * 40), "squares")):
-        with pytest.raises(InputError, match=r"squares: 40 samples of Squares[\s\S]*Choose another folder, or remove"):
+    for dataset, key in (
+        (squares, "cubes"),
+        (Squares(squares.drawn, 41), "squares"),
+        (Given([1] * 40), "squares"),
+    ):
+        with pytest.raises(
+            InputError, match=r"squares: 40 samples of Squares[\s\S]*Choose another folder, or remove"
+        ):
             cache_of(dataset, tmp_path, key=key)
     assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
@@ -320,7 +334,9 @@ for num_workers in (2, 2, 0):
     assert are_squares(DataLoader(cache, batch_size=None, num_workers=num_workers, collate_fn=few))
 assert [path.name for path in files(folder)] == ["0"], files(folder)
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("takes no more samples") == 1
 
@@ -360,7 +376,9 @@ def test_the_last_of_a_file_system_is_left_free(tmp_path, squares, monkeypatch):
 
 def test_a_small_file_system_that_others_fill_stops_no_epoch(tmp_path, squares):
     (tmp_path / "cache").mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "x", str(tmp_path / "cache")], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "x", str(tmp_path / "cache")], check=False
+    )
     if mounted.returncode:
         pytest.skip("mounting a file system is not allowed here")
     try:

@@ -15,7 +15,9 @@ Image = pytest.importorskip("PIL.Image")
 def encoded(format="JPEG", mode="RGB", size=(40, 30), colour=0, **how):
     y, x = np.mgrid[0 : size[1], 0 : size[0]]
     file = io.BytesIO()
-    Image.fromarray(np.stack([x * 4, y * 4, x * 0 + colour], 2).astype("uint8")).convert(mode).save(file, format, **how)
+    Image.fromarray(np.stack([x * 4, y * 4, x * 0 + colour], 2).astype("uint8")).convert(mode).save(
+        file, format, **how
+    )
     return file.getvalue()
 
 

@@ -24,7 +24,9 @@ def of_all_ranks(lengths, num_ranks, **how):
 
 
 @given(LENGTHS, HOW, st.integers(1, 4), st.integers(0, 3))
-def test_each_sequence_comes_once_an_epoch_within_the_limits_and_ranks_get_as_many_batches(lengths, how, ranks, epoch):
+def test_each_sequence_comes_once_an_epoch_within_the_limits_and_ranks_get_as_many_batches(
+    lengths, how, ranks, epoch
+):
     samplers = of_all_ranks(lengths, ranks, **how)
     for sampler in samplers:
         sampler.set_epoch(epoch)
@@ -59,7 +61,9 @@ def test_a_saved_state_goes_on_where_it_stood(lengths, how, ranks, done):
 
 @given(LENGTHS.filter(bool), st.integers(1, 6), st.integers(1, 3))
 def test_with_drop_last_all_batches_are_full_and_nothing_comes_twice(lengths, size, ranks):
-    drawn = [batch for each in of_all_ranks(lengths, ranks, batch_size=size, drop_last=True) for batch in each]
+    drawn = [
+        batch for each in of_all_ranks(lengths, ranks, batch_size=size, drop_last=True) for batch in each
+    ]
     assert all(len(batch) == size for batch in drawn)
     flat = [index for batch in drawn for index in batch]
     assert len(flat) == len(set(flat)) == len(lengths) // (size * ranks) * size * ranks

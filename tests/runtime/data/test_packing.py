@@ -14,7 +14,10 @@ SEQUENCES = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=20), min_
 @given(SEQUENCES)
 def test_every_token_comes_once_and_each_sequence_can_be_cut_out_again(sequences):
     packed = pack(
-        [{"input_ids": each, "labels": torch.tensor(each), "attention_mask": [1] * len(each)} for each in sequences]
+        [
+            {"input_ids": each, "labels": torch.tensor(each), "attention_mask": [1] * len(each)}
+            for each in sequences
+        ]
     )
     assert set(packed) == {"input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen"}
     starts = packed["cu_seqlens"].tolist()
@@ -41,7 +44,10 @@ class Attention(torch.nn.Module):
     def __init__(self, *, keeps_apart=True, takes_positions=True, dtype=torch.float32):
         super().__init__()
         torch.manual_seed(0)
-        self.tokens, self.positions = torch.nn.Embedding(100, 32, dtype=dtype), torch.nn.Embedding(64, 32, dtype=dtype)
+        self.tokens, self.positions = (
+            torch.nn.Embedding(100, 32, dtype=dtype),
+            torch.nn.Embedding(64, 32, dtype=dtype),
+        )
         self.dropout = torch.nn.Dropout(0.5)
         self.keeps_apart, self.takes_positions = keeps_apart, takes_positions
 
@@ -95,7 +101,9 @@ def test_a_causal_model_of_transformers_passes_only_without_the_cache_that_makes
         check_packing(model, SAMPLES)
 
 
-@pytest.mark.parametrize("samples", [[{"input_ids": [1], "a": [1]}, {"input_ids": [1]}], [{"input_ids": [1]}, {}]])
+@pytest.mark.parametrize(
+    "samples", [[{"input_ids": [1], "a": [1]}, {"input_ids": [1]}], [{"input_ids": [1]}, {}]]
+)
 def test_samples_are_refused_when_their_keys_differ(samples):
     with pytest.raises(InputError, match=r"keys|input_ids"):
         pack(samples)

@@ -66,7 +66,11 @@ def test_batches_come_in_order_with_their_values():
 def test_prefetcher_can_be_iterated_again_and_twice_at_once():
     prefetcher = Prefetcher(numbers(3), "cpu")
     assert [[int(batch[0]) for batch in prefetcher] for _ in range(2)] == [[0, 1, 2]] * 2
-    assert [(int(a[0]), int(b[0])) for a, b in zip(prefetcher, prefetcher, strict=True)] == [(0, 0), (1, 1), (2, 2)]
+    assert [(int(a[0]), int(b[0])) for a, b in zip(prefetcher, prefetcher, strict=True)] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]
 
 
 def test_prefetcher_has_the_loaders_length_or_none():
@@ -106,11 +110,19 @@ def test_containers_keep_their_types(staged, request):
     (got,) = Prefetcher([batch], "cpu")
     if world is not None:
         world.run_all()
-    assert torch.equal(got["pair"].images, kept) and type(got["pair"]) is Pair and got["pair"].labels[1][1] is None
+    assert (
+        torch.equal(got["pair"].images, kept)
+        and type(got["pair"]) is Pair
+        and got["pair"].labels[1][1] is None
+    )
     assert type(got["ordered"]) is collections.OrderedDict and torch.equal(got["ordered"]["a"], kept)
     assert type(got["default"]) is collections.defaultdict and got["default"].default_factory is list
     assert torch.equal(got["default"]["b"][0], kept)
-    assert type(got["sample"]) is Sample and torch.equal(got["sample"].image, kept) and got["sample"].kind == "train"
+    assert (
+        type(got["sample"]) is Sample
+        and torch.equal(got["sample"].image, kept)
+        and got["sample"].kind == "train"
+    )
     assert got["sample"].meta == {"id": 7, "where": torch.Size([2])}
     assert torch.equal(got["slotted"].image, kept)
     assert got["text"] == ["a", b"b", 3, 2.5] and got["array"] is batch["array"]
@@ -139,7 +151,12 @@ def test_a_mapping_that_cannot_be_rebuilt_is_refused():
 
 
 def test_floats_are_converted_and_integers_stay():
-    batch = {"x": torch.ones(2), "half": torch.ones(2).half(), "label": torch.tensor([1]), "raw": torch.ones(2).byte()}
+    batch = {
+        "x": torch.ones(2),
+        "half": torch.ones(2).half(),
+        "label": torch.tensor([1]),
+        "raw": torch.ones(2).byte(),
+    }
     (got,) = Prefetcher([batch], "cpu", dtype=torch.bfloat16)
     assert {name: value.dtype for name, value in got.items()} == {
         "x": torch.bfloat16,
@@ -150,9 +167,16 @@ def test_floats_are_converted_and_integers_stay():
 
 
 def test_images_become_channels_last_and_nothing_else_does():
-    batch = (torch.rand(2, 3, 4, 5), torch.ones(2, 3, 4, 5).byte(), torch.ones(2, 3, 4, 5).long(), torch.rand(2, 3, 4))
+    batch = (
+        torch.rand(2, 3, 4, 5),
+        torch.ones(2, 3, 4, 5).byte(),
+        torch.ones(2, 3, 4, 5).long(),
+        torch.rand(2, 3, 4),
+    )
     got = next(iter(Prefetcher([batch], "cpu", channels_last=True)))
-    channels_last = [leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last) for leaf in got]
+    channels_last = [
+        leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last) for leaf in got
+    ]
     assert channels_last == [True, True, False, False]
     assert all(torch.equal(new, old) for new, old in zip(got, batch, strict=True))
 
@@ -285,7 +309,9 @@ def test_prefetcher_check_fails_when_pinned_buffers_are_reused_early(world, monk
 
 def test_prefetcher_check_fails_when_the_computing_stream_does_not_wait(world, monkeypatch):
     wait = world.wait
-    monkeypatch.setattr(world, "wait", lambda stream, event: None if stream is world.main else wait(stream, event))
+    monkeypatch.setattr(
+        world, "wait", lambda stream, event: None if stream is world.main else wait(stream, event)
+    )
     monkeypatch.setattr(Prefetcher, "_throttle", lambda prefetcher, used: None)
     with pytest.raises(AssertionError):
         check_batches(world)

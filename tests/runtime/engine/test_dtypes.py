@@ -1,4 +1,5 @@
-"""An engine that is told "auto": the fastest dtype that leaves results no worse. Candidates and times are planted."""
+"""An engine that is told "auto": the fastest dtype that leaves results no worse. Candidates and times are
+planted."""
 
 import importlib.util
 import itertools

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dynotune.runtime import CaptureError, ClosedError, DynotuneRuntimeError, Engine, InputError, NumericsError
+from dynotune.runtime import (
+    CaptureError,
+    ClosedError,
+    DynotuneRuntimeError,
+    Engine,
+    InputError,
+    NumericsError,
+)
 
 from ..engine_parts import (
     Anchored,
@@ -75,7 +82,9 @@ def test_numpy_arrays_are_taken_and_other_floating_dtypes_converted(way):
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=st.lists(st.integers(1, 4), min_size=1, max_size=6), seed=st.integers(0, 99), captured=st.booleans())
+@given(
+    rows=st.lists(st.integers(1, 4), min_size=1, max_size=6), seed=st.integers(0, 99), captured=st.booleans()
+)
 def test_a_padded_batch_answers_as_its_rows_alone_whatever_was_there_before(rows, seed, captured):
     model = seeded(Residual())
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
@@ -112,13 +121,19 @@ def test_padding_a_model_whose_rows_depend_on_each_other_is_refused():
 
 def test_without_padding_a_smaller_batch_runs_eagerly_is_counted_and_logged_once(way, caplog):
     model = seeded(Residual())
-    with Engine(model, SHAPES) as engine, torch.no_grad(), caplog.at_level(logging.WARNING, "dynotune.runtime"):
+    with (
+        Engine(model, SHAPES) as engine,
+        torch.no_grad(),
+        caplog.at_level(logging.WARNING, "dynotune.runtime"),
+    ):
         for _ in range(3):
             assert close_to(engine(images(2)), model(images(2)))
         stats = engine.stats()
     assert stats.fallbacks == {"no bucket has this shape": 3}
     assert stats.num_hits == 0
-    assert [record.message for record in caplog.records] == ["runs eagerly for 2×3×8×8: no bucket has this shape"]
+    assert [record.message for record in caplog.records] == [
+        "runs eagerly for 2×3×8×8: no bucket has this shape"
+    ]
 
 
 def test_an_endless_variety_of_shapes_grows_neither_memory_nor_the_log(caplog):
@@ -334,7 +349,9 @@ def test_a_list_of_compiled_ways_stands_on_the_eager_model_where_none_works(monk
         assert engine(torch.ones(2)).tolist() == [2, 2]
         built = engine.stats().buckets[0]
     assert (built.mode, built.way) == ("eager", "eager")
-    assert built.reason == ("compiled: ValueError: planted; compiled (max-autotune-no-cudagraphs): ValueError: planted")
+    assert built.reason == (
+        "compiled: ValueError: planted; compiled (max-autotune-no-cudagraphs): ValueError: planted"
+    )
 
 
 def test_every_bucket_is_compiled_once_however_many_there_are():
@@ -364,7 +381,9 @@ def test_bucket_runs_uncompiled_and_says_why_when_compiling_fails():
     assert stats.buckets[0].reason.startswith("compiled: BackendCompilerFailed")
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "no such mode", [], [True, "max-autotune"]])
+@pytest.mark.parametrize(
+    "mode", ["reduce-overhead", "max-autotune", "no such mode", [], [True, "max-autotune"]]
+)
 def test_compile_modes_with_graphs_of_their_own_and_unknown_ones_are_refused(mode):
     with pytest.raises(InputError):
         Engine(Doubled(), (2,), compile=mode)

@@ -81,7 +81,9 @@ def test_inputs_beside_the_first_must_have_its_rows_or_the_buckets():
     assert not pad.fits(((2, 3), (2, 2)), bucket)
 
 
-@given(source=st.lists(SIZES, min_size=3, max_size=3), more=st.lists(st.integers(0, 3), min_size=3, max_size=3))
+@given(
+    source=st.lists(SIZES, min_size=3, max_size=3), more=st.lists(st.integers(0, 3), min_size=3, max_size=3)
+)
 def test_padding_writes_the_source_into_the_corner_and_its_fill_everywhere_else(source, more):
     target = torch.full([size + extra for size, extra in zip(source, more, strict=True)], math.nan)
     Padding({0: -1, 1: -1, 2: -1}).write(torch.ones(source), target)

@@ -65,7 +65,10 @@ def test_forward_probe_sees_no_wait_when_data_stays_on_the_device(function):
 
 
 def test_convolutions_whose_output_only_one_norm_reads_are_paired():
-    assert observe(seeded(Residual()), (torch.rand(1, 3, 8, 8),)).pairs == [("stem.0", "stem.1"), ("last.0", "last.1")]
+    assert observe(seeded(Residual()), (torch.rand(1, 3, 8, 8),)).pairs == [
+        ("stem.0", "stem.1"),
+        ("last.0", "last.1"),
+    ]
     assert observe(seeded(Tokens()), (torch.zeros(1, 4, dtype=torch.int64), torch.ones(1))).pairs == []
 
 
@@ -125,7 +128,9 @@ def test_a_convolution_whose_output_is_read_elsewhere_is_not_paired(forward):
 def test_modules_with_hooks_or_parametrizations_are_not_paired():
     hooked = seeded(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)))
     hooked[0].register_forward_hook(lambda module, inputs, output: output * 2)
-    normed = seeded(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1)), nn.BatchNorm2d(3)))
+    normed = seeded(
+        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1)), nn.BatchNorm2d(3))
+    )
     for model in (hooked, normed):
         assert observe(model, (torch.rand(1, 3, 4, 4),)).pairs == []
 
@@ -148,7 +153,9 @@ def test_hooks_are_gone_after_a_pass_that_raised():
 )
 def test_a_folded_convolution_equals_the_pair(dims, groups, bias, affine, padding, seed):
     torch.manual_seed(seed)
-    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](4, 6, 3, padding=padding, groups=groups, bias=bias)
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](
+        4, 6, 3, padding=padding, groups=groups, bias=bias
+    )
     norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](6, affine=affine)
     model = nn.Sequential(convolution, norm)
     norm.running_mean.normal_()
@@ -187,7 +194,9 @@ def test_folding_that_is_not_exact_enough_is_undone(monkeypatch, caplog):
     from dynotune.runtime.engine import prepare as module
 
     right = module._product
-    monkeypatch.setattr(module, "_product", lambda *arguments: [1.01 * tensor for tensor in right(*arguments)])
+    monkeypatch.setattr(
+        module, "_product", lambda *arguments: [1.01 * tensor for tensor in right(*arguments)]
+    )
     model = seeded(Residual())
     x = torch.rand(1, 3, 8, 8)
     with caplog.at_level(logging.WARNING), Engine(model, (1, 3, 8, 8)) as engine, torch.no_grad():

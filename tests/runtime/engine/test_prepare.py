@@ -44,7 +44,13 @@ def forked():
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has one name for all")
 @pytest.mark.parametrize(
     "setting",
-    ["", *(pytest.param(f"torch.backends.{each}", marks=pytest.mark.long) for each in ("", "cudnn.", "cudnn.conv."))],
+    [
+        "",
+        *(
+            pytest.param(f"torch.backends.{each}", marks=pytest.mark.long)
+            for each in ("", "cudnn.", "cudnn.conv.")
+        ),
+    ],
 )
 def test_folding_is_judged_without_tf32_however_it_was_asked_for_and_puts_it_back(setting, forked, tmp_path):
     # In a process of its own: torch cannot be told to forget such a setting.

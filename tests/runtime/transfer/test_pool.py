@@ -17,7 +17,8 @@ from ..delayed_streams import install
 def run_leases(world, leases, max_bytes=64):
     """Leases that write on one stream and read on another while streams lag; returns (expected, read) values.
 
-    A lease is (stream it writes on, stream it reads on, whether it is used, pieces of work that run after it).
+    A lease is (stream it writes on, stream it reads on, whether it is used, pieces of work that run after
+    it).
     """
     streams = [world.main, world.side(), world.side()]
     pool = BufferPool("cuda", max_bytes)
@@ -28,7 +29,9 @@ def run_leases(world, leases, max_bytes=64):
             tensor = lease.tensor
             world.enqueue(streams[writer], lambda tensor=tensor, index=index: tensor.fill_(index))
             world.wait(streams[reader], world.record(streams[writer]))
-            world.enqueue(streams[reader], lambda tensor=tensor, index=index: read.append((index, tensor.tolist())))
+            world.enqueue(
+                streams[reader], lambda tensor=tensor, index=index: read.append((index, tensor.tolist()))
+            )
             expected.append((index, [index] * 4))
         lease.release(streams[reader])
         for step in range(num_steps):
@@ -60,7 +63,9 @@ def test_a_buffer_in_flight_is_lent_behind_its_readers(world):
     assert (stats.num_allocated, stats.num_ordered) == (1, 3)
 
 
-@pytest.mark.parametrize("rule", ["ends are asked", "the next stream waits", "the stream it was got on counts"])
+@pytest.mark.parametrize(
+    "rule", ["ends are asked", "the next stream waits", "the stream it was got on counts"]
+)
 def test_pool_check_fails_when_a_rule_is_broken(world, monkeypatch, rule):
     if rule == "ends are asked":
         monkeypatch.setattr(_Buffer, "is_done", lambda buffer: True)
@@ -69,7 +74,9 @@ def test_pool_check_fails_when_a_rule_is_broken(world, monkeypatch, rule):
     else:
         monkeypatch.setattr("dynotune.runtime.transfer.pool._distinct", lambda got_on, given, pool: [given])
         # Got on a stream that waits, given back on one that does not: its readers' end is forgotten.
-        expected, read, _ = run_leases(world, [(0, 1, True, 0), (2, 0, False, 9), (0, 0, True, 0)], max_bytes=16)
+        expected, read, _ = run_leases(
+            world, [(0, 1, True, 0), (2, 0, False, 9), (0, 0, True, 0)], max_bytes=16
+        )
         assert read != expected
         return
     expected, read, _ = run_leases(world, IN_FLIGHT, max_bytes=16)
@@ -149,7 +156,9 @@ def test_a_reserve_that_does_not_fit_gives_back_what_it_took():
 
 
 @pytest.mark.parametrize(
-    ("shape", "error"), [((0, 3), InputError), ((1000,), TooLargeError), ((-1,), InputError)], ids=["0", "1000", "-1"]
+    ("shape", "error"),
+    [((0, 3), InputError), ((1000,), TooLargeError), ((-1,), InputError)],
+    ids=["0", "1000", "-1"],
 )
 def test_shapes_that_cannot_be_had_are_refused(shape, error):
     with pytest.raises(error):

@@ -12,7 +12,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynotune.runtime import BufferPool, ClosedError, DeviceError, InputError, PoolExhausted, Stager, TooLargeError
+from dynotune.runtime import (
+    BufferPool,
+    ClosedError,
+    DeviceError,
+    InputError,
+    PoolExhausted,
+    Stager,
+    TooLargeError,
+)
 from dynotune.runtime.transfer.host_arrays import host_array
 from dynotune.runtime.transfer.pinned import PinnedRing
 
@@ -40,7 +48,19 @@ def read_only(array):
         np.float32(3) * np.ones((2, 2), np.float32),
         np.broadcast_to(np.uint8(7), (3, 5)),
     ],
-    ids=["plain", "gaps", "flipped", "transposed", "read-only", "read-only gaps", "half", "int64", "bool", "f4", "bc"],
+    ids=[
+        "plain",
+        "gaps",
+        "flipped",
+        "transposed",
+        "read-only",
+        "read-only gaps",
+        "half",
+        "int64",
+        "bool",
+        "f4",
+        "bc",
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_a_numpy_array_arrives_with_its_shape_and_dtype(array):
@@ -153,7 +173,9 @@ def test_stager_refuses_arrays_that_it_cannot_stage_and_the_next_put_works(array
         assert stager.stats().num_puts == 1
 
 
-@pytest.mark.parametrize("arguments", [((4, 4), None, "cpu"), (0, None, "cpu"), ((0, 4), torch.uint8, "cpu"), (8,)])
+@pytest.mark.parametrize(
+    "arguments", [((4, 4), None, "cpu"), (0, None, "cpu"), ((0, 4), torch.uint8, "cpu"), (8,)]
+)
 def test_sizes_and_devices_that_make_no_sense_are_refused(arguments):
     with pytest.raises(InputError):
         Stager(*arguments)

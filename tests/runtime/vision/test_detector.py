@@ -30,7 +30,9 @@ from ..yolo_like import OF_A_DETECTOR, EndToEnd, YoloLike, expected, failing_to_
 
 
 def detector(model=None, **options):
-    return vision.Detector(model or YoloLike(), **{"imgsz": 64, "max_frame": (96, 128), "conf": 0.5, **options})
+    return vision.Detector(
+        model or YoloLike(), **{"imgsz": 64, "max_frame": (96, 128), "conf": 0.5, **options}
+    )
 
 
 def rows(results):
@@ -342,7 +344,12 @@ def test_use_after_close_and_in_a_forked_child_is_refused():
     assert len(ours.predict(frames(1))) == 1
     ours.close()
     ours.close()
-    for use in (lambda: ours.predict(frames(1)), lambda: ours.stream([]), lambda: ours.serve([[]]), ours.prepare):
+    for use in (
+        lambda: ours.predict(frames(1)),
+        lambda: ours.stream([]),
+        lambda: ours.serve([[]]),
+        ours.prepare,
+    ):
         with pytest.raises(ClosedError):
             use()
     with pytest.raises(ClosedError):
@@ -491,7 +498,13 @@ def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide
 
 
 def test_a_stream_of_large_and_small_batches_ends_however_few_chunks_there_are():
-    mixed = [*frames(16), *frames(1, (96, 40)), *frames(1, (64, 64)), *frames(1, (96, 40)), *frames(1, (64, 64))]
+    mixed = [
+        *frames(16),
+        *frames(1, (96, 40)),
+        *frames(1, (64, 64)),
+        *frames(1, (96, 40)),
+        *frames(1, (64, 64)),
+    ]
     with detector(batch=(1, 16), depth=1) as ours:
         want = ours.predict(mixed)
         for _ in range(5):

@@ -163,7 +163,8 @@ def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(wha
 
     with monkeypatch.context() as patched:
         patched.setattr(
-            *((ring._copiers, "start") if what == "start" else (frame_ring.host_threads, "use_one_thread")), fail
+            *((ring._copiers, "start") if what == "start" else (frame_ring.host_threads, "use_one_thread")),
+            fail,
         )
         with pytest.raises(RuntimeError, match="can't start"):
             ring.copy(frames(2), later=True).wait()
@@ -338,7 +339,9 @@ def test_sizes_of_which_as_many_rows_are_read_have_graphs_of_their_own(world, ca
         (frame,) = frames(1, size)
         found = torch.full((1, 3, at.height, at.width), GREY / 255)
         ring.send(ring.copy([frame], rows=rows_read(at)), box, box.region(found), stream=world.main)
-        want = Letterbox(at, torch.device("cpu"), swap_channels=True)(torch.from_numpy(frame)[None], found.clone())
+        want = Letterbox(at, torch.device("cpu"), swap_channels=True)(
+            torch.from_numpy(frame)[None], found.clone()
+        )
         assert torch.equal(found, want)
     assert len(capturing.captured) == 2
 

@@ -57,7 +57,7 @@ def same_picture(height, width, num, swap):
 
 same_picture()
 assert letterbox_kernels.works(torch.device("cpu"))
-"""
+"""  # noqa: E501
 
 
 def test_the_kernels_give_what_torchs_operations_give_to_the_last_bit():

@@ -142,6 +142,11 @@ def test_frames_with_gaps_make_the_same_picture_and_others_than_the_letterbox_is
     few = Letterbox(at, torch.device("cpu"), swap_channels=True, rows=rows)
     many = torch.randint(0, 256, (4, 288, 384, 3), dtype=torch.uint8)
     assert torch.equal(whole.picture(many[::2]), whole.picture(many[::2].clone()))
-    for box, frames in ((few, many), (whole, many[:, rows]), (whole, many.transpose(1, 2)), (whole, many.float())):
+    for box, frames in (
+        (few, many),
+        (whole, many[:, rows]),
+        (whole, many.transpose(1, 2)),
+        (whole, many.float()),
+    ):
         with pytest.raises(InputError, match="were given to a letterbox for"):
             box.picture(frames)

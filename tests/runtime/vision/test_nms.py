@@ -8,7 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess, nms, overlaps, suppress
+from dynotune.runtime.vision.nms import (
+    FINITE,
+    NUM_CANDIDATES,
+    NUM_KEPT,
+    SETTLED,
+    PostProcess,
+    nms,
+    overlaps,
+    suppress,
+)
 
 from ..yolo_like import greedy
 
@@ -66,7 +75,9 @@ def raw_of(boxes, scores, classes, num_classes=3):
     raw = torch.zeros(1, 4 + num_classes, len(boxes))
     raw[0, :2] = ((boxes[:, :2] + boxes[:, 2:]) / 2).T
     raw[0, 2:4] = (boxes[:, 2:] - boxes[:, :2]).T
-    raw[0, 4 + torch.as_tensor(classes), torch.arange(len(boxes))] = torch.as_tensor(scores, dtype=torch.float32)
+    raw[0, 4 + torch.as_tensor(classes), torch.arange(len(boxes))] = torch.as_tensor(
+        scores, dtype=torch.float32
+    )
     return raw
 
 
@@ -74,7 +85,9 @@ PLACES = torch.tensor([[0.0, 0, 1, 1e6, 1e6]])
 
 
 def post(**options):
-    return PostProcess(**{"end_to_end": False, "conf": 0.25, "iou": 0.7, "max_det": 50, "top_k": 64, **options})
+    return PostProcess(
+        **{"end_to_end": False, "conf": 0.25, "iou": 0.7, "max_det": 50, "top_k": 64, **options}
+    )
 
 
 def test_boxes_beyond_top_k_are_left_out_and_counted():

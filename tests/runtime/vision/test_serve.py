@@ -106,7 +106,9 @@ def gated(num, gate, given):
 @pytest.mark.parametrize("drop", ["oldest", "newest"])
 def test_frames_are_dropped_by_the_policy_and_counted(ours, drop):
     gate, given = threading.Event(), threading.Event()
-    server = ours.serve({"fast": gated(30, gate, given)}, drop=drop, queue=2, depth=1, max_wait_s=0.0, max_batch=1)
+    server = ours.serve(
+        {"fast": gated(30, gate, given)}, drop=drop, queue=2, depth=1, max_wait_s=0.0, max_batch=1
+    )
     # Nothing is taken until the source has given all.
     given.wait(30)
     gate.set()
@@ -195,14 +197,20 @@ def test_of_batches_that_are_due_the_one_with_the_oldest_frame_goes_first():
 
 
 def queued(sizes, last, *, ended=()):
-    """What would form batches of up to 16 of sources with queues of 2; `sizes` and `last` are those of each source."""
+    """What would form batches of up to 16 of sources with queues of 2; `sizes` and `last` are those of each
+    source."""
     mux = serve._Mux(
         lanes=None, sources={str(number): [] for number in range(len(sizes))},
         max_wait_s=1e9, max_batch=16, drop="never", queue=2,
     )  # fmt: skip
     for number, (source, waiting) in enumerate(zip(mux.sources, sizes, strict=True)):
-        source.waiting.extend(serve._Waiting(source, index, None, (key, key), 1.0) for index, key in enumerate(waiting))
-        source.last_key, source.ended = (last[number], last[number]) if last[number] else None, number in ended
+        source.waiting.extend(
+            serve._Waiting(source, index, None, (key, key), 1.0) for index, key in enumerate(waiting)
+        )
+        source.last_key, source.ended = (
+            (last[number], last[number]) if last[number] else None,
+            number in ended,
+        )
     return mux
 
 
@@ -225,7 +233,15 @@ def test_a_batch_that_no_source_can_add_to_does_not_wait_for_a_source_of_another
         ([(1, 1), (1, 2)], [1, 2], (), True),
         ([(1, 1), (2,)], [1, 2], (), True),
     ],
-    ids=["room", "ended", "gave-nothing-yet", "comes-again", "another-size", "behind-another-size", "in-front"],
+    ids=[
+        "room",
+        "ended",
+        "gave-nothing-yet",
+        "comes-again",
+        "another-size",
+        "behind-another-size",
+        "in-front",
+    ],
 )
 def test_a_batch_waits_only_for_a_source_that_may_still_give_its_size(sizes, last, ended, full):
     mux = queued(sizes, last, ended=ended)
@@ -268,7 +284,9 @@ def test_two_sources_that_bring_new_sizes_at_once_keep_to_the_limit_of_sizes(our
 
     monkeypatch.setattr(stages, "MAX_PLACEMENTS", 1)
     monkeypatch.setattr(ours._lanes, "_placements", Meeting())
-    threads = [threading.Thread(target=ours._lanes.placement, args=frames(1, size)) for size in ((16, 16), (32, 32))]
+    threads = [
+        threading.Thread(target=ours._lanes.placement, args=frames(1, size)) for size in ((16, 16), (32, 32))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

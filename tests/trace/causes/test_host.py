@@ -14,7 +14,9 @@ from ..facts.test_callers import optimizer
 
 def found(num: int, **fields: Any) -> list[Cause]:
     return [
-        cause for cause in summarise([optimizer(num, **fields).timeline()]).causes if cause.id == "optimizer-forloop"
+        cause
+        for cause in summarise([optimizer(num, **fields).timeline()]).causes
+        if cause.id == "optimizer-forloop"
     ]
 
 

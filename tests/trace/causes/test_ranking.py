@@ -18,8 +18,11 @@ SGEMM, TENSOR_GEMM = (
     "ampere_sgemm_128x64_tn",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
 )
-CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)\
-::{lambda()#3}, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1>>(int)"
+CAST = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda"
+    "(at::TensorIteratorBase&)::{lambda()#3}, at::native::memory::LoadWithCast<1>, "
+    "at::native::memory::StoreWithCast<1>>(int)"
+)
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 
@@ -153,7 +156,9 @@ def test_a_copy_back_to_the_host():
 def test_kernels_shorter_than_their_launch():
     step = Step()
     for start in range(0, 100 * MS, 50 * US):
-        step.operator("aten::add", start, start + 45 * US).kernel(TENSOR_GEMM, start + 40 * US, start + 45 * US)
+        step.operator("aten::add", start, start + 45 * US).kernel(
+            TENSOR_GEMM, start + 40 * US, start + 45 * US
+        )
     found = step.causes()
     assert set(found) == {"launch-bound"}
     assert lost(found["launch-bound"]) == 90 * MS
@@ -216,7 +221,10 @@ def test_queued_work_that_does_not_start_for_long():
 
 def test_device_memory_allocated_and_freed_in_each_step():
     step = (
-        Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaFree", 61 * MS, 66 * MS).call("cudaMalloc", 67 * MS, 70 * MS)
+        Step()
+        .kernel(TENSOR_GEMM, 0, 60 * MS)
+        .call("cudaFree", 61 * MS, 66 * MS)
+        .call("cudaMalloc", 67 * MS, 70 * MS)
     )
     found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
     assert {name: lost(cause) for name, cause in found.items()} == {
@@ -241,14 +249,20 @@ def test_a_program_may_allocate_where_no_steps_are_known():
 
 def test_page_locked_memory_allocated_in_a_step():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaHostAlloc", 61 * MS, 70 * MS)
-    found = step.call("cudaHostAlloc", 70 * MS, 79 * MS, thread="pin").kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    found = (
+        step.call("cudaHostAlloc", 70 * MS, 79 * MS, thread="pin")
+        .kernel(TENSOR_GEMM, 80 * MS, 100 * MS)
+        .causes()
+    )
     assert lost(found["pinned-alloc-slow"]) == 9 * MS
     assert lost(found["host-bound"]) == 11 * MS
 
 
 def test_memory_page_locked_by_the_program_in_each_step():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaHostAlloc", 61 * MS, 70 * MS)
-    found = step.operator("aten::pin_memory", 60 * MS, 71 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    found = (
+        step.operator("aten::pin_memory", 60 * MS, 71 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    )
     assert lost(found["pin-in-hot-loop"]) == 11 * MS
     assert "pinned-alloc-slow" not in found
 
@@ -300,7 +314,9 @@ def test_optimizer_cause_leaves_out_a_closure_inside_the_optimizers_step():
     for number in range(400):
         end = 10 * MS + (number + 1) * 100 * US
         step.kernel(POINTWISE, end - 2 * US, end)
-    step.made.operator("autograd::engine::evaluate_function: MulBackward0", 60 * MS, 70 * MS, thread="autograd")
+    step.made.operator(
+        "autograd::engine::evaluate_function: MulBackward0", 60 * MS, 70 * MS, thread="autograd"
+    )
     found = step.kernel(TENSOR_GEMM, 90 * MS, 100 * MS).causes()
     assert "optimizer-forloop" not in found
 
@@ -320,7 +336,11 @@ def test_an_optimizer_of_few_kernels_is_not_at_fault():
         (SGEMM, (7, 0), {"amp-absent"}),
         (SGEMM, None, {"amp-absent"}),
         (SGEMM, (6, 1), set()),
-        ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int)", (9, 0), {"amp-absent"}),
+        (
+            "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int)",
+            (9, 0),
+            {"amp-absent"},
+        ),
         (
             "void implicit_convolve_sgemm<__half, __half, 1024, 5, 5, 3, 3, 3, 1, false>(int)",
             (9, 0),
@@ -369,7 +389,9 @@ SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float,
 
 
 def test_the_softmax_of_attention_by_its_plain_formula_is_not_written_by_hand():
-    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).operator("aten::_scaled_dot_product_attention_math", 200, 900)
+    step = (
+        Step().kernel(TENSOR_GEMM, 0, 80 * MS).operator("aten::_scaled_dot_product_attention_math", 200, 900)
+    )
     found = step.kernel(SOFTMAX, 80 * MS, 100 * MS, called=300, returned=400).causes()
     assert set(found) == {"sdpa-math"}
 
@@ -411,7 +433,9 @@ def test_of_pointwise_kernels_in_a_row_the_longest_stays():
 
 
 def test_compile_cause_does_not_fuse_kernels_across_a_sum_over_the_batch():
-    statistics = "void at::native::batch_norm_collect_statistics_channels_last_kernel<at::native::Var, float>(float*)"
+    statistics = (
+        "void at::native::batch_norm_collect_statistics_channels_last_kernel<at::native::Var, float>(float*)"
+    )
     transform = "void at::native::batch_norm_transform_input_channels_last_kernel<float, float>(float*)"
     row = ((POINTWISE, 10), (statistics, 20), (transform, 25), (POINTWISE, 15))
     assert lost(row_of((TENSOR_GEMM, 30), *row).causes()["compile-default"]) == 25 * MS
@@ -456,7 +480,9 @@ def late_in_forward(rank: int, *, late_ms: int, num_steps: int = 9) -> Timeline:
         ready = begin + (5 + late_ms * (rank == 1)) * MS
         made.annotation(f"ProfilerStep#{begin}", begin, begin + 40 * MS)
         made.annotation("DistributedDataParallel.forward", begin, ready - 2 * MS)
-        made.python("train.py(7): augment", begin + MS, ready - 2 * MS).operator("aten::mm", begin, begin + MS)
+        made.python("train.py(7): augment", begin + MS, ready - 2 * MS).operator(
+            "aten::mm", begin, begin + MS
+        )
         made.operator("autograd::engine::evaluate_function: MmBackward0", ready - 2 * MS, ready)
         made.annotation("gloo:all_reduce", ready, begin + 39 * MS, thread="gloo")
         made.annotation("Optimizer.step#SGD.step", begin + 39 * MS, begin + 40 * MS)
@@ -532,9 +558,13 @@ def test_products_that_load_one_or_two_elements_at_once_are_misaligned(kernel: s
 
 
 def test_a_convolution_in_a_compiled_graph_is_told_as_one():
-    convolves = "void implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 128, 5, 5, 3, 3, 3, 1, false>(int)"
+    convolves = (
+        "void implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 128, 5, 5, 3, 3, 3, 1, false>(int)"
+    )
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).operator("## Call CompiledFxGraph fab ##", 0, 10 * MS)
-    step.kernel(convolves, 60 * MS, 80 * MS, called=5, returned=6).kernel(MISALIGNED, 80 * MS, 100 * MS, called=7)
+    step.kernel(convolves, 60 * MS, 80 * MS, called=5, returned=6).kernel(
+        MISALIGNED, 80 * MS, 100 * MS, called=7
+    )
     found = [cause for cause in step.summary().causes if cause.id == "gemm-misaligned"]
     assert {cause.where.operator: lost(cause) for cause in found} == {
         "convolution": 20 * MS,
@@ -552,7 +582,7 @@ def test_copies_within_the_device_beside_which_nothing_runs_are_named():
 def test_evidence_calls_kernels_by_their_short_names():
     step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(MISALIGNED, 80 * MS, 100 * MS, returned=5)
     assert step.causes()["gemm-misaligned"].evidence == [
-        "kernels: 1 a step, 20 ms each; the longest is cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1"
+        "kernels: 1 a step, 20 ms each; the longest is cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1"  # noqa: E501
     ]
 
 

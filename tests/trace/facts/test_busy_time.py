@@ -70,7 +70,9 @@ def test_other_devices_do_not_count():
     st.integers(0, 60),
     st.integers(1, 60),
 )
-def test_every_nanosecond_is_counted_where_it_belongs(spans: list[tuple[str, int, int]], start: int, length: int):
+def test_every_nanosecond_is_counted_where_it_belongs(
+    spans: list[tuple[str, int, int]], start: int, length: int
+):
     spans = [(name, begin, begin + lasts) for name, begin, lasts in spans]
     found = of(*spans, window=(start, start + length))
     counted: dict[frozenset[str], int] = {}

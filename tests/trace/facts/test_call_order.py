@@ -91,11 +91,17 @@ def test_a_kernel_behind_the_copy_reads_nothing():
 
 def test_a_gap_that_began_while_memory_was_freed_counts_for_as_long_as_that_waited():
     step = (
-        Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaFree", 30 * MS, 61 * MS).call("cudaMalloc", 62 * MS, 63 * MS)
+        Step()
+        .kernel(TENSOR_GEMM, 0, 60 * MS)
+        .call("cudaFree", 30 * MS, 61 * MS)
+        .call("cudaMalloc", 62 * MS, 63 * MS)
     )
     found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
     assert lost(found["empty-cache-in-loop"]) == 20 * MS
     step = (
-        Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaFree", 55 * MS, 61 * MS).call("cudaMalloc", 62 * MS, 63 * MS)
+        Step()
+        .kernel(TENSOR_GEMM, 0, 60 * MS)
+        .call("cudaFree", 55 * MS, 61 * MS)
+        .call("cudaMalloc", 62 * MS, 63 * MS)
     )
     assert lost(step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()["empty-cache-in-loop"]) == 6 * MS

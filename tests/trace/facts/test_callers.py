@@ -26,7 +26,9 @@ def test_operators_are_the_programs_when_a_users_function_calls_a_library() -> N
 
 
 def test_operators_are_the_librarys_when_it_calls_them_many_times_in_one_call() -> None:
-    made = Made().python(USERS, 0, 10_000).python(LIBRARY, 100, 9_000).python("torch/x.py(1): inner", 200, 8_000)
+    made = (
+        Made().python(USERS, 0, 10_000).python(LIBRARY, 100, 9_000).python("torch/x.py(1): inner", 200, 8_000)
+    )
     for at in range(callers.FEW_PER_CALL + 1):
         made.operator("aten::add", 300 + 100 * at, 350 + 100 * at)
     made.operator("aten::mul", 9_500, 9_600)
@@ -50,7 +52,9 @@ def test_optimizers_loaders_backward_passes_and_generated_code_have_their_own() 
     made.annotation("Optimizer.step#SGD.step", 0, 100).operator("aten::add_", 10, 20)
     made.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 200)
     made.operator("aten::stack", 110, 120)
-    made.operator("autograd::engine::evaluate_function: MulBackward0", 200, 300).operator("aten::mul", 210, 220)
+    made.operator("autograd::engine::evaluate_function: MulBackward0", 200, 300).operator(
+        "aten::mul", 210, 220
+    )
     made.operator("CompiledFunction", 300, 400).operator("aten::addmm", 310, 320)
     assert of(made) == ["optimizer", "loader", "backward", "backward", "compiled", "compiled"]
 

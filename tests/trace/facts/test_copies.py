@@ -52,7 +52,12 @@ def test_copies_are_gathered_by_kind_largest_first() -> None:
         (1, "HtoD", True, 1),
         (1, "DtoH", False, 1),
     ]
-    assert (rows[0].num_bytes, rows[0].median_bytes, rows[0].total_s, rows[0].bytes_per_s) == (600, 300, 30e-9, 2e10)
+    assert (rows[0].num_bytes, rows[0].median_bytes, rows[0].total_s, rows[0].bytes_per_s) == (
+        600,
+        300,
+        30e-9,
+        2e10,
+    )
     assert (rows[2].num_bytes, rows[2].median_bytes, rows[2].bytes_per_s) == (None, None, None)
 
 
@@ -103,7 +108,11 @@ work = st.lists(
 )
 
 
-@given(rows=work, window=st.tuples(st.integers(0, 40), st.integers(1, 60)), order=st.randoms(use_true_random=False))
+@given(
+    rows=work,
+    window=st.tuples(st.integers(0, 40), st.integers(1, 60)),
+    order=st.randoms(use_true_random=False),
+)
 def test_times_equal_a_count_nanosecond_by_nanosecond_in_any_order(
     rows: list[tuple[int, int, str, int]], window: tuple[int, int], order
 ) -> None:
@@ -115,11 +124,17 @@ def test_times_equal_a_count_nanosecond_by_nanosecond_in_any_order(
         running.setdefault((name, device), np.zeros(200, dtype=int))[at : at + takes] += 1
     found = copies.facts(made.timeline(), (start, end))
     for row in found:
-        name = next(name for name in (PAGEABLE, PINNED, BACK, ACROSS) if copies.kind_of(name) == (row.kind, row.pinned))
+        name = next(
+            name
+            for name in (PAGEABLE, PINNED, BACK, ACROSS)
+            if copies.kind_of(name) == (row.kind, row.pinned)
+        )
         total = exposed = 0
         for device in (0, 1):
             own = running.get((name, device), np.zeros(200, dtype=int))
-            others = sum((busy for key, busy in running.items() if key != (name, device) and key[1] == device), 0 * own)
+            others = sum(
+                (busy for key, busy in running.items() if key != (name, device) and key[1] == device), 0 * own
+            )
             total += own[start:end].sum()
             exposed += ((own > 0) & (others == 0))[start:end].sum()
         assert (round(row.total_s * 1e9), round(row.exposed_s * 1e9)) == (total, exposed)

@@ -142,7 +142,9 @@ def test_a_driver_call_inside_a_runtime_call_is_not_counted_twice() -> None:
         ("cudaDeviceSynchronize", 1, 50e-9),
         ("cuCtxSynchronize", 2, 10e-9),
     ]
-    assert [(row.call, row.num) for row in cuda_calls.allocations(timeline, (0, 100), nowhere)] == [("cudaFree", 1)]
+    assert [(row.call, row.num) for row in cuda_calls.allocations(timeline, (0, 100), nowhere)] == [
+        ("cudaFree", 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,9 @@ def test_a_call_that_allocates_or_frees_is_known_by_its_name(name: str) -> None:
     assert cuda_calls.syncs(made.timeline(), (0, 10), nowhere) == []
 
 
-@pytest.mark.parametrize("name", ["cudaMemcpyAsync", "cudaLaunchKernel", "cudaGraphInstantiate", "cudaMemsetAsync"])
+@pytest.mark.parametrize(
+    "name", ["cudaMemcpyAsync", "cudaLaunchKernel", "cudaGraphInstantiate", "cudaMemsetAsync"]
+)
 def test_a_call_that_does_not_allocate_is_not_taken_for_one(name: str) -> None:
     assert cuda_calls.allocations(Made().call(name, 0, 5).timeline(), (0, 10), nowhere) == []
 

@@ -18,12 +18,17 @@ from ..recorded import timeline_of
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
-CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)\
-::{lambda()#3}, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1>>(int)"
+CAST = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda"
+    "(at::TensorIteratorBase&)::{lambda()#3}, at::native::memory::LoadWithCast<1>, "
+    "at::native::memory::StoreWithCast<1>>(int)"
+)
 DROPOUT = "void at::native::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4, bool>(float)"
 SOFTMAX = "void softmax_warp_forward<float, float, float, 11, false, false>(float*, float const*, int)"
 LOSS = "void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(float*)"
-STATISTICS = "void at::native::batch_norm_collect_statistics_kernel<at::native::Var, float, float, float, int>(float)"
+STATISTICS = (
+    "void at::native::batch_norm_collect_statistics_kernel<at::native::Var, float, float, float, int>(float)"
+)
 ADAM = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>(int)"
 FUSED = (POINTWISE, CAST, DROPOUT, SOFTMAX, LOSS, STATISTICS)
 KINDS = (*FUSED, GEMM, ADAM)
@@ -46,7 +51,14 @@ def fusable(made: Made, window: tuple[int, int] = (0, 1_000_000)) -> int | None:
 
 def test_conversions_random_numbers_and_softmax_are_in_the_rows() -> None:
     made = one_after_the_other(
-        (GEMM, 500), (CAST, 10), (POINTWISE, 30), (DROPOUT, 21), (GEMM, 500), (CAST, 7), (SOFTMAX, 40), (LOSS, 2)
+        (GEMM, 500),
+        (CAST, 10),
+        (POINTWISE, 30),
+        (DROPOUT, 21),
+        (GEMM, 500),
+        (CAST, 7),
+        (SOFTMAX, 40),
+        (LOSS, 2),
     )
     assert fusable(made) == (10 + 21) + (7 + 2)
 
@@ -94,13 +106,19 @@ def test_kernels_of_graphs_that_were_recorded_whole_leave_it_unknown() -> None:
 
 
 def test_a_record_of_before_reads_as_not_known() -> None:
-    summary = summarise([one_after_the_other((CAST, 10), (POINTWISE, 30)).operator("aten::add", 0, 40).timeline()])
+    summary = summarise(
+        [one_after_the_other((CAST, 10), (POINTWISE, 30)).operator("aten::add", 0, 40).timeline()]
+    )
     record = msgspec.to_builtins(summary.kernels[0])
     assert record.pop("fusable_s") == 10e-9
     assert msgspec.convert(record, Kernels).fusable_s is None
 
 
-@given(kernels=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 100), st.sampled_from((7, 8))), max_size=40))
+@given(
+    kernels=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.integers(1, 100), st.sampled_from((7, 8))), max_size=40
+    )
+)
 def test_fusion_is_the_sum_row_by_row(kernels: list[tuple[str, int, int]]) -> None:
     made, expected = Made(), 0
     for stream in (7, 8):
@@ -122,7 +140,8 @@ def test_of_recorded_traces_it_is_a_part_of_the_kernels_that_it_is_of(name: str)
     of_rows = sum(
         row.total_s
         for row in found.classes
-        if row.name in ("elementwise", "normalisation", "reduction", "cast", "random", "softmax", "attention-math")
+        if row.name
+        in ("elementwise", "normalisation", "reduction", "cast", "random", "softmax", "attention-math")
     )
     assert found.fusable_s is not None
     assert 0 < found.fusable_s < of_rows

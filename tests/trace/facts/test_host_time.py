@@ -55,7 +55,8 @@ def test_the_first_gap_is_told_beside_what_gaps_before_later_steps_are():
 
 
 def trained(*, marked: bool) -> Made:
-    """Three steps of a training, of which autograd's thread queues most; batches are drawn on the main thread."""
+    """Three steps of a training, of which autograd's thread queues most; batches are drawn on the main
+    thread."""
     made = Made()
     for number, at in enumerate((0, 100, 200)):
         if marked:

@@ -22,7 +22,8 @@ def gaps(made: Made, start: int, end: int, *, device: int = 0) -> Gaps:
 def split(of: Gaps) -> list[dict[str, int]]:
     """Of each gap the causes that hold a part of it."""
     return [
-        {cause: int(of.split_ns[cause][row]) for cause in CAUSES if of.split_ns[cause][row]} for row in range(len(of))
+        {cause: int(of.split_ns[cause][row]) for cause in CAUSES if of.split_ns[cause][row]}
+        for row in range(len(of))
     ]
 
 
@@ -32,14 +33,22 @@ def one_kernel_to(end: int) -> Made:
 
 
 def test_until_the_call_returns_the_device_waits_for_the_host_and_then_for_the_kernel_to_start():
-    made = one_kernel_to(100).launch("cudaLaunchKernel", 120, 130, correlation=2).kernel("k", 137, 200, correlation=2)
+    made = (
+        one_kernel_to(100)
+        .launch("cudaLaunchKernel", 120, 130, correlation=2)
+        .kernel("k", 137, 200, correlation=2)
+    )
     found = gaps(made, 0, 200)
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([100], [137])
     assert split(found) == [{"host": 30, "kernel": 7}]
 
 
 def test_work_queued_before_the_gap_began_waits_for_nothing_but_its_start():
-    made = one_kernel_to(100).launch("cudaLaunchKernel", 20, 30, correlation=2).kernel("k", 104, 200, correlation=2)
+    made = (
+        one_kernel_to(100)
+        .launch("cudaLaunchKernel", 20, 30, correlation=2)
+        .kernel("k", 104, 200, correlation=2)
+    )
     assert split(gaps(made, 0, 200)) == [{"kernel": 4}]
 
 
@@ -128,7 +137,9 @@ def test_a_thread_that_waits_on_while_another_queues_holds_nobody_up():
 
 def test_a_wait_on_one_thread_delays_what_another_queues_afterwards():
     made = one_kernel_to(100).call("cudaStreamSynchronize", 20, 105)
-    made.launch("cudaLaunchKernel", 120, 130, correlation=2, thread="autograd").kernel("k", 137, 200, correlation=2)
+    made.launch("cudaLaunchKernel", 120, 130, correlation=2, thread="autograd").kernel(
+        "k", 137, 200, correlation=2
+    )
     assert split(gaps(made, 0, 200)) == [{"sync": 30, "kernel": 7}]
 
 
@@ -154,7 +165,11 @@ def test_a_wait_behind_a_copy_from_pageable_memory_includes_the_time_of_that_cop
 
 
 def test_a_wait_behind_another_launch_counts_for_itself():
-    made = one_kernel_to(10).launch("cudaMemcpyAsync", 0, 60, correlation=2).copy(FROM_PAGEABLE, 10, 70, correlation=2)
+    made = (
+        one_kernel_to(10)
+        .launch("cudaMemcpyAsync", 0, 60, correlation=2)
+        .copy(FROM_PAGEABLE, 10, 70, correlation=2)
+    )
     made.launch("cudaLaunchKernel", 62, 66, correlation=3).kernel("k", 70, 100, correlation=3)
     made.call("cudaStreamSynchronize", 92, 105)
     made.launch("cudaLaunchKernel", 150, 160, correlation=4).kernel("k", 165, 200, correlation=4)
@@ -187,7 +202,9 @@ def test_without_any_recorded_launch_every_gap_is_of_no_known_cause():
 def test_of_activities_that_end_a_gap_together_the_one_queued_first_counts():
     made = one_kernel_to(100)
     made.launch("cudaLaunchKernel", 120, 135, correlation=2).kernel("late", 137, 200, correlation=2, stream=1)
-    made.launch("cudaLaunchKernel", 102, 110, correlation=3, thread="t").kernel("early", 137, 150, correlation=3)
+    made.launch("cudaLaunchKernel", 102, 110, correlation=3, thread="t").kernel(
+        "early", 137, 150, correlation=3
+    )
     assert split(gaps(made, 0, 200)) == [{"host": 10, "kernel": 27}]
 
 
@@ -199,7 +216,11 @@ def test_each_device_has_its_own_gaps():
 
 
 def test_only_the_part_of_a_gap_inside_the_window_counts():
-    made = one_kernel_to(100).launch("cudaLaunchKernel", 120, 130, correlation=2).kernel("k", 140, 200, correlation=2)
+    made = (
+        one_kernel_to(100)
+        .launch("cudaLaunchKernel", 120, 130, correlation=2)
+        .kernel("k", 140, 200, correlation=2)
+    )
     assert split(gaps(made, 125, 135)) == [{"host": 10}]
     assert split(gaps(made, 125, 138)) == [{"host": 13}]
     assert split(gaps(made, 125, 145)) == [{"host": 5, "kernel": 10}]

@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from dynotune.trace.facts import kernel_names
-from dynotune.trace.facts.kernel_names import CLASSES, classify, is_of_half, uses_tensor_cores, without_arguments
+from dynotune.trace.facts.kernel_names import (
+    CLASSES,
+    classify,
+    is_of_half,
+    uses_tensor_cores,
+    without_arguments,
+)
 
 from ..recorded import FOLDER, raw
 
 HERE = Path(__file__).parents[1]
-# Where from, class, name: use of tensor cores. Each was verified by eye, copies and casts by the types of the tensors.
-# Those of the nine traces are all that occur there.
+# Where from, class, name: use of tensor cores. Each was verified by eye, copies and casts by the types of the
+# tensors. Those of the nine traces are all that occur there.
 NAMES: dict[str, dict[str, dict[str, int]]] = json.loads((HERE / "kernel_names.json").read_text())
 RECORDED = {name: kind for kind, of_kind in NAMES["nine recorded traces"].items() for name in of_kind}
 
@@ -30,7 +36,7 @@ def as_nsight_writes(name: str) -> str:
 def strided_copy(impl: str, unroll: int, dispatch: int, of: str) -> str:
     """A strided copy as torch instantiates it."""
     inner = (
-        f"at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda()#{dispatch}}}::operator()() const::"
+        f"at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda()#{dispatch}}}::operator()() const::"  # noqa: E501
         f"{{lambda()#7}}::operator()() const::{{lambda({of})#1}}"
     )
     outer = f"at::native::{impl}<{inner}>(at::TensorIteratorBase&, {inner} const&)::{{lambda(int)#1}}"
@@ -62,7 +68,9 @@ def test_a_name_tells_of_tensor_cores_as_was_verified_by_eye(source: str, kind: 
         ("gpu_kernel_impl", 4, 2, "float", "cast"),
     ],
 )
-def test_a_strided_copy_tells_whether_it_casts(impl: str, unroll: int, dispatch: int, of: str, kind: str) -> None:
+def test_a_strided_copy_tells_whether_it_casts(
+    impl: str, unroll: int, dispatch: int, of: str, kind: str
+) -> None:
     name = strided_copy(impl, unroll, dispatch, of)
     assert [CLASSES[index] for index in classify([name, as_nsight_writes(name)])] == [kind, kind]
 
@@ -73,7 +81,11 @@ def test_nsight_spells_names_otherwise_and_they_tell_the_same() -> None:
 
 
 def test_convolutions_of_amd_on_matrix_cores_are_no_slow_ones() -> None:
-    names = ["igemm_fwd_gtcx2_nhwc_fp16_bx0_ex0_bt128x128x32", "igemm_wrw_gtcx3_nhwc_bf16_bx0", "miopen_xdlops_conv"]
+    names = [
+        "igemm_fwd_gtcx2_nhwc_fp16_bx0_ex0_bt128x128x32",
+        "igemm_wrw_gtcx3_nhwc_bf16_bx0",
+        "miopen_xdlops_conv",
+    ]
     assert [CLASSES[index] for index in classify(names)] == ["convolution"] * 3
     assert uses_tensor_cores(names).tolist() == [1, 1, 1]
 
@@ -100,10 +112,14 @@ def test_every_class_that_a_name_can_tell_has_an_example() -> None:
 def test_the_list_holds_every_kernel_of_the_traces_and_arguments_change_nothing(path: Path) -> None:
     events = raw(path.name.removesuffix(".json.gz"))
     names = sorted({event["name"] for event in events if str(event.get("cat")).lower() == "kernel"})
-    assert [CLASSES[index] for index in classify(names)] == [RECORDED[without_arguments(name)] for name in names]
+    assert [CLASSES[index] for index in classify(names)] == [
+        RECORDED[without_arguments(name)] for name in names
+    ]
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the recorded traces are not here; DYNOTUNE_TRACES names their folder")
+@pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="the recorded traces are not here; DYNOTUNE_TRACES names their folder"
+)
 def test_the_recorded_traces_are_nine() -> None:
     assert len(list(FOLDER.glob("*.json.gz"))) == 9
 

@@ -53,7 +53,9 @@ def test_launches_that_were_not_recorded_leave_their_number_and_the_queue_unknow
     assert facts.num_launches is facts.in_graphs is facts.mean_queue_depth is facts.max_queue_depth is None
 
 
-@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaGraphLaunch_v10000", "cuGraphLaunch", "hipGraphLaunch"])
+@pytest.mark.parametrize(
+    "call", ["cudaGraphLaunch", "cudaGraphLaunch_v10000", "cuGraphLaunch", "hipGraphLaunch"]
+)
 def test_kernels_of_a_graph_share_one_launch(call: str) -> None:
     made = Made().launch(call, 0, 5, correlation=1).launch("cudaLaunchKernel", 6, 7, correlation=2)
     for start in (10, 20, 30):
@@ -88,7 +90,9 @@ def test_kernels_launched_inside_math_attention_are_its_own() -> None:
     made = Made().operator(kernels.MATH_ATTENTION, 0, 100).operator("aten::bmm", 10, 20)
     made.launch("cudaLaunchKernel", 12, 14, correlation=1).kernel(GEMM, 200, 260, correlation=1)
     # The same time on another thread, and the same thread afterwards.
-    made.launch("cudaLaunchKernel", 13, 15, correlation=2, thread="backward").kernel(GEMM, 260, 280, correlation=2)
+    made.launch("cudaLaunchKernel", 13, 15, correlation=2, thread="backward").kernel(
+        GEMM, 260, 280, correlation=2
+    )
     made.launch("cudaLaunchKernel", 100, 102, correlation=3).kernel(ADD, 280, 300, correlation=3)
     facts = kernels.facts(made.timeline(), (0, 300), None)
     assert {row.name: row.total_s for row in facts.classes} == {
@@ -101,7 +105,13 @@ def test_kernels_launched_inside_math_attention_are_its_own() -> None:
 
 
 def test_the_share_of_tensor_cores_is_of_the_products_whose_names_tell() -> None:
-    made = Made().kernel(GEMM, 0, 30).kernel(SGEMM, 30, 40).kernel("triton_tem_fused_mm_0", 40, 60).kernel(ADD, 60, 99)
+    made = (
+        Made()
+        .kernel(GEMM, 0, 30)
+        .kernel(SGEMM, 30, 40)
+        .kernel("triton_tem_fused_mm_0", 40, 60)
+        .kernel(ADD, 60, 99)
+    )
     assert kernels.facts(made.timeline(), (0, 100), None).tensor_core_share == 0.75
 
 
@@ -190,5 +200,8 @@ def test_two_devices_in_one_trace_add_up_to_what_each_says_alone(
         return {row.name: (row.num, round(row.total_s * 1e9)) for row in classes}
 
     first, second = total(0), total(1)
-    added = {name: tuple(np.add(first.get(name, (0, 0)), second.get(name, (0, 0))).tolist()) for name in first | second}
+    added = {
+        name: tuple(np.add(first.get(name, (0, 0)), second.get(name, (0, 0))).tolist())
+        for name in first | second
+    }
     assert added == total(None)

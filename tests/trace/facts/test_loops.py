@@ -21,7 +21,8 @@ def found(made: Made, *, until: int = 10_000, num_steps: int = 1) -> list[Loop]:
 
 
 def unrolled(turns: int) -> Made:
-    """Return a step whose `forward` calls a cell in each turn, of three operators in 60 ns, then one of 100 ns."""
+    """Return a step whose `forward` calls a cell in each turn, of three operators in 60 ns, then one of 100
+    ns."""
     made = Made().python(MAIN, 0, 10_000).python(NET, 0, 3_000)
     for at in range(0, 100 * turns, 100):
         made.python(CALL, at, at + 80).python(CELL, at + 5, at + 75)

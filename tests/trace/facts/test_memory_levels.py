@@ -36,7 +36,11 @@ def test_a_level_that_comes_after_the_window_is_not_told() -> None:
 
 def test_devices_stand_apart_and_host_memory_is_left_out() -> None:
     made = (
-        Made().level(0, 5, 10, device=1).level(1, 7, 10, device=0).level(2, 6, 10, device=1).level(3, 99, 99, device=-1)
+        Made()
+        .level(0, 5, 10, device=1)
+        .level(1, 7, 10, device=0)
+        .level(2, 6, 10, device=1)
+        .level(3, 99, 99, device=-1)
     )
     rows = memory_levels.levels(made.timeline(), (0, 10))
     assert [(row.device, row.peak_allocated_bytes, row.num_allocations) for row in rows] == [
@@ -50,10 +54,14 @@ def test_a_mark_without_a_level_is_left_out() -> None:
 
 
 @given(
-    levels=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=12, unique_by=lambda row: row[0]),
+    levels=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=12, unique_by=lambda row: row[0]
+    ),
     at=st.integers(1, 40),
 )
-def test_two_windows_side_by_side_hold_what_one_over_both_holds(levels: list[tuple[int, int]], at: int) -> None:
+def test_two_windows_side_by_side_hold_what_one_over_both_holds(
+    levels: list[tuple[int, int]], at: int
+) -> None:
     made = Made()
     for time, level in levels:
         made.level(time, level, 10)

@@ -16,7 +16,8 @@ WINDOW = (0, 1_000)
 
 
 def step() -> Made:
-    """Return a step of 1,000 ns in which `normalize` takes 300 ns without a gradient, and a product 100 ns with one."""
+    """Return a step of 1,000 ns in which `normalize` takes 300 ns without a gradient, and a product 100 ns
+    with one."""
     made = Made().python(MAIN, 0, 1_000).python(MODULE, 0, 500).python(FORWARD, 5, 495)
     made.python(NORMALIZE, 10, 350).operator("aten::matmul", 20, 320, sequence=4)
     made.operator("aten::mm", 30, 310, sequence=4)

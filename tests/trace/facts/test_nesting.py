@@ -25,7 +25,9 @@ def one_by_one(spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     parents, ends, stack = [], [], []
     for position, (start, end) in enumerate(spans):
         # A span without duration holds those of no duration that follow it at the same time.
-        while stack and (ends[stack[-1]] < start or (ends[stack[-1]] == start and spans[stack[-1]][0] < start)):
+        while stack and (
+            ends[stack[-1]] < start or (ends[stack[-1]] == start and spans[stack[-1]][0] < start)
+        ):
             stack.pop()
         parents.append(stack[-1] if stack else UNKNOWN)
         ends.append(min(end, ends[stack[-1]]) if stack else end)
@@ -88,7 +90,9 @@ def test_the_outermost_of_some_rows_are_found_on_each_thread():
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=40).map(
-    lambda pairs: sorted(((start, start + length) for start, length in pairs), key=lambda span: (span[0], -span[1]))
+    lambda pairs: sorted(
+        ((start, start + length) for start, length in pairs), key=lambda span: (span[0], -span[1])
+    )
 )
 
 

@@ -19,7 +19,12 @@ def _plain(found: list[Operator]) -> list[Operator]:
 
 
 def test_the_time_of_an_operator_excludes_the_operators_inside() -> None:
-    made = Made().operator("aten::linear", 0, 100).operator("aten::addmm", 10, 60).operator("aten::empty", 20, 30)
+    made = (
+        Made()
+        .operator("aten::linear", 0, 100)
+        .operator("aten::addmm", 10, 60)
+        .operator("aten::empty", 20, 30)
+    )
     made.operator("aten::add", 70, 75).operator("aten::empty", 200, 205)
     assert _plain(operators.facts(made.timeline(), (0, 300))) == [
         Operator(name="aten::linear", num=1, self_s=45e-9),
@@ -32,7 +37,9 @@ def test_the_time_of_an_operator_excludes_the_operators_inside() -> None:
 def test_calls_annotations_and_functions_inside_are_the_operators_own_time() -> None:
     made = Made().operator("aten::copy_", 0, 100).call("cudaMemcpyAsync", 10, 90).python("a.py(1): f", 0, 100)
     made.annotation("ProfilerStep#1", 0, 100)
-    assert _plain(operators.facts(made.timeline(), (0, 100))) == [Operator(name="aten::copy_", num=1, self_s=100e-9)]
+    assert _plain(operators.facts(made.timeline(), (0, 100))) == [
+        Operator(name="aten::copy_", num=1, self_s=100e-9)
+    ]
 
 
 def test_operators_of_other_threads_are_not_inside() -> None:
@@ -44,7 +51,13 @@ def test_operators_of_other_threads_are_not_inside() -> None:
 
 
 def test_an_operator_counts_with_the_part_inside_the_window() -> None:
-    made = Made().operator("outer", 0, 100).operator("inner", 5, 30).operator("early", 0, 5).operator("late", 90, 100)
+    made = (
+        Made()
+        .operator("outer", 0, 100)
+        .operator("inner", 5, 30)
+        .operator("early", 0, 5)
+        .operator("late", 90, 100)
+    )
     assert _plain(operators.facts(made.timeline(), (20, 80))) == [
         Operator(name="outer", num=1, self_s=50e-9),
         Operator(name="inner", num=1, self_s=10e-9),
@@ -53,7 +66,9 @@ def test_an_operator_counts_with_the_part_inside_the_window() -> None:
 
 def test_an_operator_that_calls_itself_counts_once_for_each_moment() -> None:
     made = Made().operator("aten::to", 0, 10).operator("aten::to", 0, 10).operator("aten::to", 2, 5)
-    assert _plain(operators.facts(made.timeline(), (0, 10))) == [Operator(name="aten::to", num=3, self_s=10e-9)]
+    assert _plain(operators.facts(made.timeline(), (0, 10))) == [
+        Operator(name="aten::to", num=3, self_s=10e-9)
+    ]
 
 
 def test_one_that_outlasts_what_it_started_in_takes_over() -> None:
@@ -78,7 +93,9 @@ def test_no_operator_is_no_row() -> None:
 
 
 spans = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 20), st.sampled_from("abc"), st.sampled_from(["main", "autograd"])),
+    st.tuples(
+        st.integers(0, 30), st.integers(0, 20), st.sampled_from("abc"), st.sampled_from(["main", "autograd"])
+    ),
     max_size=14,
 )
 
@@ -103,7 +120,9 @@ def test_own_times_equal_a_count_nanosecond_by_nanosecond_whether_or_not_they_ne
     made, (start, length) = Made(), window
     for at, takes, name, thread in rows:
         made.operator(name, at, at + takes, thread=thread)
-    found = {row.name: round(row.self_s * 1e9) for row in operators.facts(made.timeline(), (start, start + length))}
+    found = {
+        row.name: round(row.self_s * 1e9) for row in operators.facts(made.timeline(), (start, start + length))
+    }
     expected = counted(rows, start, start + length)
     assert {name: found.get(name, 0) for name in "abc"} == expected
 

@@ -19,7 +19,9 @@ NODE = "autograd::engine::evaluate_function: "
 def stepped(*, thread: str = "main") -> Made:
     """Return a step whose backward pass runs on a thread; `head` makes node 8, and `experts` makes node 7."""
     made = Made().python(MAIN, 0, 1_000)
-    made.python(EXPERTS, 10, 100).operator("aten::linear", 20, 60, sequence=7).operator("aten::mm", 30, 50, sequence=7)
+    made.python(EXPERTS, 10, 100).operator("aten::linear", 20, 60, sequence=7).operator(
+        "aten::mm", 30, 50, sequence=7
+    )
     made.python(HEAD, 100, 200).operator("aten::mm", 110, 150, sequence=8)
     for at, number in ((500, 8), (600, 7)):
         made.operator(f"{NODE}MmBackward0", at, at + 90, sequence=number, is_backward=True, thread=thread)

@@ -19,7 +19,14 @@ from ..made import Made
 
 MS = 1_000_000
 NUM_STEPS = 9
-USUAL: dict[RankPhase, int] = {"input": 2, "upload": 0, "forward": 3, "backward": 5, "optimizer": 2, "other": 1}
+USUAL: dict[RankPhase, int] = {
+    "input": 2,
+    "upload": 0,
+    "forward": 3,
+    "backward": 5,
+    "optimizer": 2,
+    "other": 1,
+}
 ON_HOST: tuple[RankPhase, ...] = ("input", "forward", "backward", "optimizer", "other")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -36,7 +43,8 @@ def own_ms(delays: Delays, rank: int, step: int) -> dict[RankPhase, int]:
 def job(
     num_ranks: int, delays: Delays, shifts: Sequence[int] = (0, 0, 0, 0), num_steps: int = NUM_STEPS
 ) -> list[Timeline]:
-    """Ranks on the host. All go on when the last has joined the exchange, which takes a millisecond from there."""
+    """Ranks on the host. All go on when the last has joined the exchange, which takes a millisecond from
+    there."""
     made = [Made(rank=rank) for rank in range(num_ranks)]
     released = 0
     for step in range(num_steps):
@@ -58,7 +66,9 @@ def job(
             joined.append(at - shifts[rank])
         ended = max(joined) + MS
         for rank, one in enumerate(made):
-            one.annotation("gloo:all_reduce", joined[rank] + shifts[rank], ended + shifts[rank], thread="gloo")
+            one.annotation(
+                "gloo:all_reduce", joined[rank] + shifts[rank], ended + shifts[rank], thread="gloo"
+            )
             one.annotation(f"ProfilerStep#{step}", released + shifts[rank], ended + shifts[rank])
         released = ended
     return [one.timeline() for one in made]
@@ -137,7 +147,10 @@ def test_behind_a_slow_rank_one_of_less_than_half_its_delay_is_not_named():
 @pytest.mark.parametrize(("num_ranks", "num_late"), [(8, 2), (12, 3), (20, 5), (32, 8)])
 @pytest.mark.parametrize("num_steps", [3, 4, 6, 9])
 def test_up_to_a_quarter_of_the_ranks_is_named_however_few_steps_are_known(num_ranks, num_late, num_steps):
-    own = np.full((num_ranks, num_steps, 1), 10 * MS, dtype=np.int64) + np.arange(num_ranks)[:, None, None] * 1000
+    own = (
+        np.full((num_ranks, num_steps, 1), 10 * MS, dtype=np.int64)
+        + np.arange(num_ranks)[:, None, None] * 1000
+    )
     own[:num_late] += 5 * MS
     assert sorted(slow_ranks(own)) == list(range(num_late))
 
@@ -155,7 +168,9 @@ def test_more_late_ranks_than_a_quarter_are_not_told_from_ranks_that_differ():
     noise=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=NUM_STEPS, max_size=NUM_STEPS),
 )
 def test_neither_clocks_nor_the_order_of_files_change_who_is_late(shifts, order, phase, noise):
-    delays = {(rank, step): {"forward": each} for step, row in enumerate(noise) for rank, each in enumerate(row)}
+    delays = {
+        (rank, step): {"forward": each} for step, row in enumerate(noise) for rank, each in enumerate(row)
+    }
     for step in range(NUM_STEPS):
         delays[2, step] = {phase: 30}
     found = compared([job(3, delays, shifts)[at] for at in order])
@@ -163,10 +178,14 @@ def test_neither_clocks_nor_the_order_of_files_change_who_is_late(shifts, order,
     assert named(found) == [(2, [phase])]
     assert found.stragglers[0].late_s == pytest.approx(usual.stragglers[0].late_s)
     by_rank = {row.rank: row.phase_s for row in found.ranks}
-    assert by_rank == {row.rank: {name: pytest.approx(own) for name, own in row.phase_s.items()} for row in usual.ranks}
+    assert by_rank == {
+        row.rank: {name: pytest.approx(own) for name, own in row.phase_s.items()} for row in usual.ranks
+    }
 
 
-@given(late_ms=st.lists(st.tuples(st.sampled_from(ON_HOST), st.integers(0, 2), st.integers(0, 50)), max_size=8))
+@given(
+    late_ms=st.lists(st.tuples(st.sampled_from(ON_HOST), st.integers(0, 2), st.integers(0, 50)), max_size=8)
+)
 def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
     delays = {(rank, step): {phase: late} for step, (phase, rank, late) in enumerate(late_ms)}
     timeline = job(3, delays)[0]
@@ -183,13 +202,17 @@ def test_phases_and_blocked_time_sum_to_the_window_and_do_not_overlap(late_ms):
 
 
 def on_device(rank: int, delays: Delays, *, kernels_ms: dict[RankPhase, int], num_ranks: int = 3) -> Timeline:
-    """A rank whose host queues one kernel a phase and two exchanges; the others' joins are those of `job`'s rules."""
+    """A rank whose host queues one kernel a phase and two exchanges; the others' joins are those of `job`'s
+    rules."""
     made, released, correlation = Made(rank=rank), 0, 0
     for step in range(NUM_STEPS):
         ready, first = [], []
         for each in range(num_ranks):
             own = own_ms(delays, each, step)
-            before = released + sum(own[phase] for phase in ("optimizer", "other", "input", "upload", "forward")) * MS
+            before = (
+                released
+                + sum(own[phase] for phase in ("optimizer", "other", "input", "upload", "forward")) * MS
+            )
             first.append(before + MS)
             # On the device: when the kernel of the backward pass ends, however early the host queued it.
             device = kernels_ms if each == rank else {}
@@ -207,17 +230,28 @@ def on_device(rank: int, delays: Delays, *, kernels_ms: dict[RankPhase, int], nu
             if name:
                 made.annotation(name, at, end)
             if phase == "backward":
-                made.operator("autograd::engine::evaluate_function: MmBackward0", at, at + MS, thread="autograd")
                 made.operator(
-                    "autograd::engine::evaluate_function: AccumulateGrad", end - MS // 2, end, thread="autograd"
+                    "autograd::engine::evaluate_function: MmBackward0", at, at + MS, thread="autograd"
+                )
+                made.operator(
+                    "autograd::engine::evaluate_function: AccumulateGrad",
+                    end - MS // 2,
+                    end,
+                    thread="autograd",
                 )
                 for bucket, (joined, last) in enumerate(((first, max(first)), (ready, max(ready)))):
                     correlation += 1
                     asked = joined[rank] - 300
                     made.operator("c10d::allreduce_", asked, asked + 250, thread="autograd")
-                    made.launch("cudaLaunchKernelExC", joined[rank] - 200, joined[rank] - 100, correlation=correlation)
+                    made.launch(
+                        "cudaLaunchKernelExC", joined[rank] - 200, joined[rank] - 100, correlation=correlation
+                    )
                     made.kernel(
-                        ALL_REDUCE, joined[rank], last + MS // (4 - 2 * bucket), correlation=correlation, stream=9
+                        ALL_REDUCE,
+                        joined[rank],
+                        last + MS // (4 - 2 * bucket),
+                        correlation=correlation,
+                        stream=9,
                     )
             elif phase in ("forward", "optimizer"):
                 correlation += 1
@@ -238,7 +272,8 @@ def test_on_devices_the_phase_is_that_in_which_the_host_keeps_its_device_waiting
 
 
 def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
-    # The host queues the forward pass at once and goes on to the backward one; the device is at it for longer.
+    # The host queues the forward pass at once and goes on to the backward one; the device is at it for
+    # longer.
     made = Made()
     made.annotation("DistributedDataParallel.forward", 0, 10).launch("cudaLaunchKernel", 1, 2, correlation=1)
     made.operator("autograd::engine::evaluate_function: MmBackward0", 10, 30)
@@ -263,7 +298,10 @@ def test_chance_is_what_happens_once_in_twenty(num, of, chance, tries, is_beyond
     assert beyond_chance(num, of, chance, tries) is is_beyond
 
 
-@given(own=st.lists(st.lists(st.integers(0, 10**9), min_size=6, max_size=6), min_size=6, max_size=6), data=st.data())
+@given(
+    own=st.lists(st.lists(st.integers(0, 10**9), min_size=6, max_size=6), min_size=6, max_size=6),
+    data=st.data(),
+)
 def test_ranks_are_not_late_when_all_work_longer(own, data):
     alike = np.array([own, own, own], dtype=np.int64)
     rank = data.draw(st.integers(0, 2))
@@ -275,9 +313,11 @@ def test_ranks_are_not_late_when_all_work_longer(own, data):
 
 
 def ahead(delays: Delays, offset_ms: int = 0, *, kernel_us: Sequence[int] = (50, 50)) -> list[Timeline]:
-    """Two ranks whose hosts never wait: each issues its steps at its own pace, and the devices meet in all-reduces.
+    """Two ranks whose hosts never wait: each issues its steps at its own pace, and the devices meet in
+    all-reduces.
 
-    The second begins `offset_ms` later. A device runs what is queued at once, and in a collective waits for the other.
+    The second begins `offset_ms` later. A device runs what is queued at once, and in a collective waits for
+    the other.
     """
     made = [Made(rank=rank) for rank in range(2)]
     at, free, number = [0, offset_ms * MS], [0, 0], 0
@@ -291,7 +331,9 @@ def ahead(delays: Delays, offset_ms: int = 0, *, kernel_us: Sequence[int] = (50,
                 if phase in names:
                     one.annotation(names[phase], at[rank], end)
                 if phase == "backward":
-                    one.operator("autograd::engine::evaluate_function: MmBackward0", at[rank], end, thread="autograd")
+                    one.operator(
+                        "autograd::engine::evaluate_function: MmBackward0", at[rank], end, thread="autograd"
+                    )
                     one.operator("c10d::allreduce_", end - 300, end - 100, thread="autograd")
                 # The first delay of a phase lies before what it issues, as where a program sleeps.
                 for issued in range(end - 10 * 100_000, end - 500, 100_000) if end > at[rank] else ():
@@ -304,7 +346,9 @@ def ahead(delays: Delays, offset_ms: int = 0, *, kernel_us: Sequence[int] = (50,
             asked[rank], joined[rank] = at[rank] - 200, max(free[rank], at[rank])
         for rank, one in enumerate(made):
             number += 1
-            one.launch("cudaLaunchKernelExC", asked[rank], asked[rank] + 100, correlation=number, thread="autograd")
+            one.launch(
+                "cudaLaunchKernelExC", asked[rank], asked[rank] + 100, correlation=number, thread="autograd"
+            )
             free[rank] = max(joined) + 20_000
             one.kernel(ALL_REDUCE, joined[rank], free[rank], correlation=number, stream=9)
             one.annotation(f"ProfilerStep#{step}", begun[rank], at[rank])

@@ -53,7 +53,10 @@ def test_a_rank_waits_in_a_collective_until_the_last_has_joined() -> None:
     second = rank_of(1, [(40, 101), (220, 299)], base=0)
     found = ranks.compare([first, second], [(0, 400), (0, 400)], [None, None])
     assert found is not None
-    assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [(0, 50e-9, 0.0), (1, 0.0, 0.0)]
+    assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [
+        (0, 50e-9, 0.0),
+        (1, 0.0, 0.0),
+    ]
     assert ([one.rank for one in found.stragglers], found.aligned_by) == ([1], "clock")
 
 
@@ -124,7 +127,9 @@ def test_recordings_with_gaps_are_matched_by_time_where_clocks_are_known() -> No
     late = [0, 4]
     timelines = [
         rank_of(
-            index, [((ends[at] - 10 + late[index]) * MS, ends[at] * MS + index * 50_000) for at in own[index]], base=0
+            index,
+            [((ends[at] - 10 + late[index]) * MS, ends[at] * MS + index * 50_000) for at in own[index]],
+            base=0,
         )
         for index in (0, 1)
     ]
@@ -149,7 +154,9 @@ def test_collectives_that_follow_each_other_closely_are_not_matched_for_being_ne
 
 
 def test_of_two_collectives_near_the_same_one_the_nearer_is_matched() -> None:
-    first = by_ends(0, [100_000, 100_300, 200_000, 300_000, 400_000, 500_000, 600_000, 700_000, 800_000, 900_000])
+    first = by_ends(
+        0, [100_000, 100_300, 200_000, 300_000, 400_000, 500_000, 600_000, 700_000, 800_000, 900_000]
+    )
     second = by_ends(1, [100_310])
     found = ranks.compare([first, second], [(0, 1000 * MS)] * 2, [None, None])
     assert found is not None
@@ -162,7 +169,10 @@ def test_recordings_that_share_nothing_are_not_aligned() -> None:
     )
     assert found is not None
     assert (found.aligned_by, found.stragglers) == ("nothing", [])
-    assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [(0, None, None), (1, None, None)]
+    assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [
+        (0, None, None),
+        (1, None, None),
+    ]
 
 
 def test_ranks_with_the_same_clock_and_no_collectives_are_aligned_by_it() -> None:
@@ -176,7 +186,10 @@ def test_the_straggler_is_whom_the_others_wait_for_most() -> None:
     # Of three ranks the second is last three times, by 10 ms each; the third once, by 4.
     joins = [(0, 10, 0), (0, 10, 0), (0, 10, 0), (0, 0, 4)]
     timelines = [
-        rank_of(7 + index, [((100 * at + join[index]) * MS, (100 * at + 50) * MS) for at, join in enumerate(joins)])
+        rank_of(
+            7 + index,
+            [((100 * at + join[index]) * MS, (100 * at + 50) * MS) for at, join in enumerate(joins)],
+        )
         for index in range(3)
     ]
     found = ranks.compare(timelines, [(0, 400 * MS)] * 3, [None] * 3)
@@ -211,7 +224,9 @@ def test_busy_time_steps_and_imbalance_are_told_of_each_rank() -> None:
     )
     fast = Made(rank=1).kernel("gemm", 0, 40).kernel(ALL_REDUCE, 40, 90)
     found = ranks.compare(
-        [slow.timeline(), fast.timeline()], [(0, 100)] * 2, [steps((0, 40), (40, 100)), steps((0, 50), (50, 90))]
+        [slow.timeline(), fast.timeline()],
+        [(0, 100)] * 2,
+        [steps((0, 40), (40, 100)), steps((0, 50), (50, 90))],
     )
     assert found is not None
     assert [(row.busy_s, row.step_s) for row in found.ranks] == [(90e-9, 50e-9), (90e-9, 45e-9)]
@@ -228,14 +243,19 @@ def test_imbalance_is_a_step_where_all_know_theirs() -> None:
 
 
 def test_a_rank_that_computed_nothing_leaves_imbalance_and_busy_time_unknown() -> None:
-    timelines = [Made(rank=0).kernel("gemm", 0, 80).timeline(), Made(rank=1).operator("aten::add", 0, 40).timeline()]
+    timelines = [
+        Made(rank=0).kernel("gemm", 0, 80).timeline(),
+        Made(rank=1).operator("aten::add", 0, 40).timeline(),
+    ]
     found = ranks.compare(timelines, [(0, 100)] * 2, [steps(), None])
     assert found is not None
     assert (found.imbalance, found.ranks[1].busy_s, found.ranks[0].step_s) == (None, None, None)
 
 
 joins = st.lists(
-    st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.integers(1, 40)), min_size=3, max_size=6
+    st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.integers(1, 40)),
+    min_size=3,
+    max_size=6,
 )
 
 
@@ -293,7 +313,9 @@ def test_ranks_without_a_device_wait_in_the_hosts_collectives() -> None:
 
 def test_collectives_of_the_host_that_were_not_under_way_at_once_are_not_matched() -> None:
     first = on_host(0, *((MS * (10 * step + 1), MS * (10 * step + 2)) for step in range(4)), computes_ms=1)
-    second = on_host(1, *((MS * (10 * step + 6 + step), MS * (10 * step + 7)) for step in range(2)), computes_ms=1)
+    second = on_host(
+        1, *((MS * (10 * step + 6 + step), MS * (10 * step + 7)) for step in range(2)), computes_ms=1
+    )
     found = ranks.compare([first, second], [(0, 40 * MS)] * 2, [None, None])
     assert found is not None
     assert (found.stragglers, [row.waits_s for row in found.ranks]) == ([], [None, None])

@@ -27,7 +27,9 @@ class Program:
             if self.operators:
                 self.made.operator(name, start, start + 10, thread=thread)
             if self.launches:
-                self.made.launch("cudaLaunchKernel", start + 2, start + 5, correlation=self.num, thread=thread)
+                self.made.launch(
+                    "cudaLaunchKernel", start + 2, start + 5, correlation=self.num, thread=thread
+                )
             correlation = self.num if self.launches else -1
             self.made.kernel(f"kernel of {name}", start + 6, start + 9, correlation=correlation)
         return self
@@ -64,7 +66,12 @@ def lengths(found: Steps) -> list[int]:
 
 
 def test_steps_are_those_the_profiler_marked():
-    made = Made().annotation("ProfilerStep#7", 100, 200).annotation("ProfilerStep#8", 201, 290).operator("a", 0, 400)
+    made = (
+        Made()
+        .annotation("ProfilerStep#7", 100, 200)
+        .annotation("ProfilerStep#8", 201, 290)
+        .operator("a", 0, 400)
+    )
     found = steps.find(made.timeline())
     assert (found.source, starts(found), found.end_ns.tolist()) == ("profiler", [100, 201], [200, 290])
 
@@ -109,7 +116,9 @@ def test_batches_that_gather_for_one_optimizer_step_are_one_step():
 def test_two_optimizers_that_step_in_turn_are_one_step():
     program = Program()
     for _ in range(4):
-        program.run("forward", "backward").annotate(ADAM, "foreach_add").annotate("Optimizer.step#EMA.step", "lerp")
+        program.run("forward", "backward").annotate(ADAM, "foreach_add").annotate(
+            "Optimizer.step#EMA.step", "lerp"
+        )
     found = program.find()
     assert len(found) == 4
     assert set(lengths(found)) <= {43, 44}
@@ -142,7 +151,9 @@ def test_calls_of_a_model_are_steps_where_nothing_else_marks_them():
     for _ in range(4):
         start = program.now
         program.run(*BLOCK * 3)
-        program.made.python("nn.Module: Net_0", start, program.now).python("nn.Module: Linear_0", start, start + 10)
+        program.made.python("nn.Module: Net_0", start, program.now).python(
+            "nn.Module: Linear_0", start, start + 10
+        )
     found = program.find()
     assert (found.source, lengths(found)) == ("repetition", [180] * 4)
 
@@ -248,7 +259,9 @@ def test_the_window_ends_when_the_work_queued_inside_the_steps_has_ended():
 
 
 def test_work_without_a_recorded_launch_counts_as_queued_when_it_starts():
-    timeline = Made().annotation("ProfilerStep#1", 100, 200).kernel("k", 190, 250).kernel("l", 260, 300).timeline()
+    timeline = (
+        Made().annotation("ProfilerStep#1", 100, 200).kernel("k", 190, 250).kernel("l", 260, 300).timeline()
+    )
     assert steps.window(timeline, steps.find(timeline)) == (100, 250)
 
 

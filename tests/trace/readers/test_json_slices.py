@@ -18,15 +18,22 @@ LIST = msgspec.json.Decoder(list[dict[str, Any]])
 REUSED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 
 # Characters that make a string look like the end of an event.
-NASTY = st.text(st.sampled_from('{}[],:"\\ \n\u00e9ph'), max_size=12) | st.just('},{"ph":') | st.just('"}, {"name": ')
+NASTY = (
+    st.text(st.sampled_from('{}[],:"\\ \n\u00e9ph'), max_size=12)
+    | st.just('},{"ph":')
+    | st.just('"}, {"name": ')
+)
 VALUES = st.recursive(
     NASTY | st.integers(-9, 9) | st.floats(-9, 9) | st.none() | st.booleans(),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(NASTY | st.sampled_from(["ph", "name"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(NASTY | st.sampled_from(["ph", "name"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
-EVENTS = st.lists(st.dictionaries(st.sampled_from(["ph", "name", "id", "x", "args"]) | NASTY, VALUES, min_size=1))
+EVENTS = st.lists(
+    st.dictionaries(st.sampled_from(["ph", "name", "id", "x", "args"]) | NASTY, VALUES, min_size=1)
+)
 
 
 def decode(text: memoryview) -> list[dict[str, Any]]:
@@ -69,7 +76,9 @@ def test_slices_of_any_size_hold_all_events_in_order(
     indent: int | None,
     ascii: bool,
 ) -> None:
-    document = events if is_bare else {"a": [{"id": 1}, {"id": 2}], "traceEvents": events, **behind, "z": [{}, {}]}
+    document = (
+        events if is_bare else {"a": [{"id": 1}, {"id": 2}], "traceEvents": events, **behind, "z": [{}, {}]}
+    )
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document, indent=indent, ensure_ascii=ascii))
 
@@ -80,7 +89,9 @@ def test_slices_of_any_size_hold_all_events_in_order(
     assert slices.num_events == len(events)
     assert slices.num_bytes == path.stat().st_size
     if isinstance(document, dict):
-        others = {key: msgspec.json.decode(value) for key, value in slices.document.items() if key != "traceEvents"}
+        others = {
+            key: msgspec.json.decode(value) for key, value in slices.document.items() if key != "traceEvents"
+        }
         assert others == {key: value for key, value in document.items() if key != "traceEvents"}
 
 
@@ -139,7 +150,9 @@ def test_slices_stay_short_where_events_hold_lists_of_what_looks_like_events(tmp
 
 def test_gzip_members_that_follow_one_another_are_one_text(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents": [{"ts": 1}, {"t') + gzip.compress(b's": 2}]}') + b"\0" * 512)
+    path.write_bytes(
+        gzip.compress(b'{"traceEvents": [{"ts": 1}, {"t') + gzip.compress(b's": 2}]}') + b"\0" * 512
+    )
     assert read(path)[0] == [{"ts": 1}, {"ts": 2}]
 
 
@@ -179,7 +192,9 @@ def test_a_text_in_which_no_event_ends_is_not_kept_in_memory_whole(tmp_path: Pat
 def test_a_list_behind_the_events_that_is_longer_than_a_slice_is_not_taken_for_events(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     devices = [{"name": f"device {number}", "ts": number} for number in range(200)]
-    path.write_text(json.dumps({"traceEvents": [{"ts": 1}, {"ts": 2}], "deviceProperties": devices, "last": 3}))
+    path.write_text(
+        json.dumps({"traceEvents": [{"ts": 1}, {"ts": 2}], "deviceProperties": devices, "last": 3})
+    )
     for slice_bytes in (40, 64, 1000, 1 << 20):
         found, slices = read(path, slice_bytes=slice_bytes)
         assert found == [{"ts": 1}, {"ts": 2}]
@@ -216,7 +231,10 @@ def test_values_that_are_not_finite_do_not_end_the_reading(tmp_path: Path) -> No
         (b'{"schemaVersion": 1, "trace', "is cut short before its first event"),
         (b'[{"x": ' + b"[" * 20_000, "nest deeper"),
         (b'{"a": ' + b"[" * 20_000, "not JSON"),
-        (b'[{"ts": 1}, "event"]', r"`traceEvents\[1\]` is not what a trace holds: Expected `object`, got `str`"),
+        (
+            b'[{"ts": 1}, "event"]',
+            r"`traceEvents\[1\]` is not what a trace holds: Expected `object`, got `str`",
+        ),
     ],
 )
 def test_json_slices_refuse_text_that_is_no_trace_with_the_place(

@@ -48,7 +48,14 @@ def test_each_category_becomes_its_kind_and_the_rest_is_left(tmp_path: Path) -> 
     timeline = only(path)
     assert host(timeline) == [
         ("ProfilerStep#3", "ANNOTATION", 100_000, 150_000, "thread 1", UNKNOWN),
-        ("train.py: step", "PYTHON", 100_000, 150_000, "thread 1", UNKNOWN),  # it ran when the recording began
+        (
+            "train.py: step",
+            "PYTHON",
+            100_000,
+            150_000,
+            "thread 1",
+            UNKNOWN,
+        ),  # it ran when the recording began
         ("train::whole", "OPERATOR", 100_000, 150_000, "thread 1", UNKNOWN),
         ("aten::mm", "OPERATOR", 102_000, 110_000, "thread 1", UNKNOWN),
         ("cudaLaunchKernel", "CALL", 103_000, 108_000, "thread 1", 3),
@@ -74,7 +81,17 @@ def test_categories_of_other_versions_and_of_rocm_are_known_in_any_case(tmp_path
             span("Runtime", "cudaLaunchKernel", 1, 2, correlation=1),
             span("hip_runtime", "hipLaunchKernel", 4, 1, correlation=2),
             span("Kernel", "gemm", 5, 3, pid=0, tid=7, device=0, stream=7, correlation=1),
-            span("Memcpy", "Memcpy DtoD (Device -> Device)", 9, 3, pid=0, tid=7, device=0, stream=7, correlation=2),
+            span(
+                "Memcpy",
+                "Memcpy DtoD (Device -> Device)",
+                9,
+                3,
+                pid=0,
+                tid=7,
+                device=0,
+                stream=7,
+                correlation=2,
+            ),
             span("Memset", "Memset (Device)", 20, 3, pid=2, tid=8),
         ],
     )
@@ -94,11 +111,15 @@ def test_categories_of_other_versions_and_of_rocm_are_known_in_any_case(tmp_path
 
 def test_kernels_of_a_graph_share_the_call_that_launched_it(tmp_path: Path) -> None:
     launch = call(0, 5, 8, name="cudaGraphLaunch")
-    timeline = only(write(tmp_path / "trace.json", [launch, kernel(6, 1, 8), kernel(8, 1, 8), kernel(3, 1, 9)]))
+    timeline = only(
+        write(tmp_path / "trace.json", [launch, kernel(6, 1, 8), kernel(8, 1, 8), kernel(3, 1, 9)])
+    )
     assert [row[-1] for row in device(timeline)] == [None, 0, 0]
 
 
-def test_operators_have_the_number_of_their_node_and_whether_they_are_of_its_backward_pass(tmp_path: Path) -> None:
+def test_operators_have_the_number_of_their_node_and_whether_they_are_of_its_backward_pass(
+    tmp_path: Path,
+) -> None:
     forward, backward = ({"Sequence number": 5, "Fwd thread id": of} for of in (0, 1))
     operators = [
         span("cpu_op", "aten::mm", 1, 2, **forward),
@@ -163,7 +184,15 @@ def test_spans_that_are_none_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_marks_of_the_allocator_are_levels_and_host_memory_has_no_device(tmp_path: Path) -> None:
     def mark(ts: float, **args: object) -> Event:
-        return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
+        return {
+            "ph": "i",
+            "cat": "cpu_instant_event",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": ts,
+            "args": args,
+        }
 
     on_gpu = {"Total Allocated": 100, "Total Reserved": 200, "Device Id": 1, "Device Type": 1, "Bytes": -20}
     on_host = {"Total Allocated": 7, "Total Reserved": 0, "Device Id": 0, "Device Type": 0, "Bytes": 7}
@@ -201,7 +230,11 @@ def test_threads_bear_the_names_of_the_file_and_no_two_the_same(tmp_path: Path) 
         "thread 3",
     ]
     same = [named("thread_name", "worker", tid=tid) for tid in (1, 2, 3)]
-    assert only(write(tmp_path / "trace.json", events + same)).threads == ["worker [1]", "worker [2]", "worker [3]"]
+    assert only(write(tmp_path / "trace.json", events + same)).threads == [
+        "worker [1]",
+        "worker [2]",
+        "worker [3]",
+    ]
     odd = [*events, span("python_function", "b", 7, 1, pid=0, tid=0)]
     assert only(write(tmp_path / "trace.json", odd)).threads[:2] == [
         "thread 0 of process 0",
@@ -297,7 +330,11 @@ def test_a_wrong_field_is_refused_with_file_and_event(tmp_path: Path, event: Eve
     ("events", "document", "says"),
     [
         ([], {}, "is a trace without events"),
-        ([{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 1}], {}, "none of its 1 events is"),
+        (
+            [{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 1}],
+            {},
+            "none of its 1 events is",
+        ),
         ([kernel(1, 1, 1)], {"schemaVersion": 2}, "has schemaVersion 2; this dynotune reads version 1"),
         ([kernel(1, 1, 1)], {"schemaVersion": "1.5"}, "has schemaVersion 1.5"),
     ],
@@ -324,12 +361,16 @@ def test_a_trace_of_the_cores_alone_is_whole_and_says_what_is_missing(tmp_path: 
 
 
 def test_a_file_cut_short_says_how_far_it_was_read(tmp_path: Path) -> None:
-    whole = write(tmp_path / "trace.json", [call(number, 1, 1 + number) for number in range(100)]).read_bytes()
+    whole = write(
+        tmp_path / "trace.json", [call(number, 1, 1 + number) for number in range(100)]
+    ).read_bytes()
     path = tmp_path / "cut.json.gz"
     path.write_bytes(gzip.compress(whole[:5000]))
     timeline = only(path)
     assert len(timeline.host) == whole[:5000].count(b'"correlation"')
-    assert timeline.notes == (f"the file is cut short: it was read up to event {len(timeline.host)}, byte 5,000",)
+    assert timeline.notes == (
+        f"the file is cut short: it was read up to event {len(timeline.host)}, byte 5,000",
+    )
     path.write_bytes(gzip.compress(whole[:60]))
     with pytest.raises(UsageError, match="is cut short at byte 60, before its first activity"):
         kineto.read(path)
@@ -337,13 +378,24 @@ def test_a_file_cut_short_says_how_far_it_was_read(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_text_does_not_lose_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    path.write_bytes(b'[{"cat": "cpu_op", "name": "caf\xe9", "ts": 1, "dur": 1}, {"cat": "kernel", "ts": 1, "dur": 1}]')
+    path.write_bytes(
+        b'[{"cat": "cpu_op", "name": "caf\xe9", "ts": 1, "dur": 1}, {"cat": "kernel", "ts": 1, "dur": 1}]'
+    )
     timeline = only(path)
     assert host(timeline)[0][0] == "caf\ufffd"
     assert len(timeline.device) == 1
 
 
-CATEGORIES = ["cpu_op", "python_function", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "memcpy", "?"]
+CATEGORIES = [
+    "cpu_op",
+    "python_function",
+    "user_annotation",
+    "cuda_runtime",
+    "cuda_driver",
+    "kernel",
+    "memcpy",
+    "?",
+]
 SPANS = st.lists(
     st.builds(
         span,
@@ -397,7 +449,9 @@ def assert_same(found: Timeline, expected: Timeline) -> None:
 
 
 def test_the_union_of_what_ran_is_what_the_spans_cover(tmp_path: Path) -> None:
-    timeline = only(write(tmp_path / "trace.json", [kernel(1, 4, 1), kernel(3, 4, 2, stream=8), kernel(9.5, 0.25, 3)]))
+    timeline = only(
+        write(tmp_path / "trace.json", [kernel(1, 4, 1), kernel(3, 4, 2, stream=8), kernel(9.5, 0.25, 3)])
+    )
     assert intervals.length(intervals.union(timeline.device.start_ns, timeline.device.end_ns)) == 6_250
 
 

@@ -108,7 +108,14 @@ def test_columns_have_the_types_that_the_timeline_promises(export):
     host, device = timeline.host, timeline.device
     assert [host.kind.dtype, host.name.dtype, host.thread.dtype] == [np.int8, np.int32, np.int32]
     assert [device.kind.dtype, device.name.dtype, device.device.dtype] == [np.int8, np.int32, np.int32]
-    for column in (host.start_ns, host.end_ns, host.correlation, device.start_ns, device.launch, device.num_bytes):
+    for column in (
+        host.start_ns,
+        host.end_ns,
+        host.correlation,
+        device.start_ns,
+        device.launch,
+        device.num_bytes,
+    ):
         assert column.dtype == np.int64
 
 
@@ -264,7 +271,9 @@ def test_the_sessions_start_is_the_clocks_base(export):
     start = 1_700_000_000_000_000_000
     made = one_step().row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=start)
     assert export(made)[0].clock_base_ns == start
-    normalized = NsysMade().kernel("a", start + 5, start + 6).row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=start)
+    normalized = (
+        NsysMade().kernel("a", start + 5, start + 6).row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=start)
+    )
     assert export(normalized)[0].clock_base_ns == 0
 
 
@@ -280,7 +289,12 @@ def test_only_processes_with_device_work_are_given_unless_none_has_any(export):
 
 
 def test_a_wait_without_a_recorded_call_is_a_call_and_says_so(export):
-    made = one_step().sync(3, 71, 90, correlation=77).sync(1, 72, 80, correlation=78).sync(3, 95, 99, correlation=79)
+    made = (
+        one_step()
+        .sync(3, 71, 90, correlation=77)
+        .sync(1, 72, 80, correlation=78)
+        .sync(3, 95, 99, correlation=79)
+    )
     made.sync(4, 5, 6)
     (timeline,) = export(made)
     assert host_of(timeline)[-3:] == [
@@ -288,7 +302,9 @@ def test_a_wait_without_a_recorded_call_is_a_call_and_says_so(export):
         ("cudaEventSynchronize", HostKind.CALL, 72, 80, "waits without a call 1"),
         ("cudaStreamSynchronize", HostKind.CALL, 95, 99, "waits without a call 1"),
     ]
-    assert timeline.notes == ("3 waits have no recorded call, and are named as the call that makes such a wait",)
+    assert timeline.notes == (
+        "3 waits have no recorded call, and are named as the call that makes such a wait",
+    )
 
 
 def test_rows_without_times_are_left_out_and_counted(export):
@@ -338,7 +354,9 @@ def test_nsys_timeline_always_lacks_what_nsight_never_records(export):
     assert {"operators", "stacks", "memory"} <= timeline.missing.keys()
 
 
-@pytest.mark.parametrize("table", [name for name in COLUMNS if name.startswith(("CUPTI", "NVTX", "TARGET", "ENUM"))])
+@pytest.mark.parametrize(
+    "table", [name for name in COLUMNS if name.startswith(("CUPTI", "NVTX", "TARGET", "ENUM"))]
+)
 def test_no_column_but_the_times_is_needed(export, table):
     made = one_step().gpu(0, "NVIDIA H100").graph(1, 80, 90)
     for column in COLUMNS[table].split():
@@ -376,8 +394,12 @@ def canonical(timelines):
 times = st.tuples(st.integers(1, 40), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 correlations = st.integers(1, 4) | st.none()
 rows = st.one_of(
-    st.tuples(st.just("call"), st.sampled_from(["cudaLaunchKernel_v7000", "cudaMemcpy_v3020"]), times, correlations),
-    st.tuples(st.just("kernel"), st.sampled_from(["gemm", "relu", "'; DROP TABLE x --"]), times, correlations),
+    st.tuples(
+        st.just("call"), st.sampled_from(["cudaLaunchKernel_v7000", "cudaMemcpy_v3020"]), times, correlations
+    ),
+    st.tuples(
+        st.just("kernel"), st.sampled_from(["gemm", "relu", "'; DROP TABLE x --"]), times, correlations
+    ),
     st.tuples(st.just("copy"), st.integers(0, 13), times, correlations),
     st.tuples(st.just("graph"), st.integers(0, 2), times, correlations),
     st.tuples(st.just("sync"), st.integers(0, 5), times, correlations),
@@ -555,7 +577,8 @@ def test_a_view_in_a_tables_place_is_not_run(tmp_path):
     path = one_step().write(tmp_path / "report.sqlite", omit=[KERNELS])
     change(
         path,
-        f"CREATE VIEW {KERNELS} AS WITH RECURSIVE forever(start) AS (SELECT 1 UNION ALL SELECT start FROM forever) "
+        f"CREATE VIEW {KERNELS} AS WITH RECURSIVE forever(start) AS (SELECT 1 UNION ALL SELECT start FROM "
+        "forever) "
         "SELECT start, start AS end FROM forever",
     )
     assert "kernels" in nsys.read(path)[0].missing

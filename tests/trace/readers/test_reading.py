@@ -38,7 +38,10 @@ class Malicious:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        *((pickle.dumps(Malicious(), protocol), "a pickle of Python, such as a memory") for protocol in range(2, 6)),
+        *(
+            (pickle.dumps(Malicious(), protocol), "a pickle of Python, such as a memory")
+            for protocol in range(2, 6)
+        ),
         (b"\x28\xb5\x2f\xfd\x04\x00", "compressed by zstd"),
         (b"\x7fELF\x02\x01\x01\0", "it is a program"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "it is binary, of a kind not known here"),
@@ -60,7 +63,9 @@ def test_read_traces_names_a_file_for_what_it_looks_like_when_it_is_no_trace(
 
 
 @pytest.mark.parametrize("name", ["report.nsys-rep", "report.qdrep"])
-def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(tmp_path: Path, name: str) -> None:
+def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(b"\0anything")
     with pytest.raises(UsageError, match="its own format") as raised:
@@ -98,11 +103,17 @@ def test_reading_imports_what_it_needs_and_not_the_reader_of_the_other_format(tm
     ("text", "whose"),
     [
         (
-            '{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 6, "args": {"name": "0 CPU HIP API"}}]}',
+            (
+                '{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 6, "args": {"name": "0 CPU HIP '
+                'API"}}]}'
+            ),
             "rocprof",
         ),
         ('{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "rocprof"),
-        ('{"traceEvents": [{"ph": "X", "cat": "x", "name": "/device:GPU:0/stream", "ts": 1, "dur": 1}]}', "JAX"),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "x", "name": "/device:GPU:0/stream", "ts": 1, "dur": 1}]}',
+            "JAX",
+        ),
         ('{"viztracer_metadata": {}, "traceEvents": []}', "VizTracer"),
     ],
 )

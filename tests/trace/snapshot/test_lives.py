@@ -21,12 +21,16 @@ def lives_of(made, folder):
     return Unknown("nothing is held") if lives is None else Unknown(lives.unknown) if lives.unknown else lives
 
 
-ACTIONS = st.lists(st.tuples(st.sampled_from(["alloc", "free", "empty"]), st.integers(1, 30 << 20)), max_size=40)
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["alloc", "free", "empty"]), st.integers(1, 30 << 20)), max_size=40
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(actions=ACTIONS, kept=st.integers(3, 80), is_expandable=st.booleans())
-def test_live_blocks_and_reserved_memory_are_those_of_the_moment(tmp_path_factory, actions, kept, is_expandable):
+def test_live_blocks_and_reserved_memory_are_those_of_the_moment(
+    tmp_path_factory, actions, kept, is_expandable
+):
     made = SnapshotMade(is_expandable=is_expandable)
     alive, states = [], []
     for action, size in [("alloc", 1000), ("alloc", 2000), *actions]:

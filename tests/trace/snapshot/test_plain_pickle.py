@@ -13,7 +13,19 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.snapshot import plain_pickle
 
 HARMLESS = {
-    *("PROTO", "FRAME", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+    *(
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG1",
+        "BINFLOAT",
+    ),
     *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE", "MARK"),
     *("APPEND", "APPENDS", "SETITEM", "SETITEMS", "TUPLE1", "TUPLE2", "TUPLE3"),
     *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
@@ -71,7 +83,9 @@ class Attack:
 @pytest.mark.parametrize("function", [os.system, eval, exec, os.mkdir])
 def test_a_hostile_pickle_runs_nothing(tmp_path, protocol, function):
     trace = tmp_path / "was-here"
-    code = {os.system: f"mkdir {trace}", os.mkdir: str(trace)}.get(function, f"__import__('os').mkdir({str(trace)!r})")
+    code = {os.system: f"mkdir {trace}", os.mkdir: str(trace)}.get(
+        function, f"__import__('os').mkdir({str(trace)!r})"
+    )
     raw = pickle.dumps({"segments": [], "device_traces": [[Attack(function, code)]]}, protocol=protocol)
     with pytest.raises(UsageError):
         load(raw)
@@ -131,7 +145,11 @@ def test_every_other_instruction_is_refused():
 
 @pytest.mark.long
 @settings(max_examples=200, deadline=None)
-@given(body=st.lists(st.sampled_from([o.code.encode("latin1") for o in pickletools.opcodes]) | st.binary(max_size=3)))
+@given(
+    body=st.lists(
+        st.sampled_from([o.code.encode("latin1") for o in pickletools.opcodes]) | st.binary(max_size=3)
+    )
+)
 def test_plain_pickle_check_lets_only_harmless_instructions_through(body):
     raw = b"\x80\x04" + b"".join(body) + b"."
     try:

@@ -102,7 +102,11 @@ def test_snapshot_counts_memory_older_than_its_history_and_places_it_only_while_
     made.free(late)
     (lives,) = read(made).values()
     peak = told(lives).peak
-    assert (sum(life.size for life in lives.alive(0)), peak.requested_bytes, lives.peak()) == (5 * MIB, 6 * MIB, 1)
+    assert (sum(life.size for life in lives.alive(0)), peak.requested_bytes, lives.peak()) == (
+        5 * MIB,
+        6 * MIB,
+        1,
+    )
     assert lines(peak) == {"/project/train.py(12): load": 3 * MIB, "/project/model.py(20): forward": MIB}
 
 
@@ -117,7 +121,9 @@ def test_a_peak_before_the_first_event_is_at_event_0(read):
     assert told(lives).peak.requested_bytes == 3 * MIB
 
 
-actions = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30 * MIB), st.integers(0, 2)), min_size=2, max_size=60)
+actions = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(1, 30 * MIB), st.integers(0, 2)), min_size=2, max_size=60
+)
 PLACES = [stack(f"/project/place.py({line}): hold") for line in range(3)]
 
 
@@ -180,7 +186,9 @@ def test_a_state_that_does_not_follow_from_the_history_stands_alone(read, change
     assert told(lives).peak.requested_bytes == held
 
 
-@pytest.mark.parametrize("events", [[], [{"action": "snapshot", "size": 0}] * 3, [{"action": "alloc", "addr": 1}]])
+@pytest.mark.parametrize(
+    "events", [[], [{"action": "snapshot", "size": 0}] * 3, [{"action": "alloc", "addr": 1}]]
+)
 def test_a_snapshot_without_a_history_says_so_and_still_tells_what_is_held(read, events):
     lives = read(fragmented().data() | {"device_traces": [events]})[0]
     assert "_record_memory_history" in lives.unknown
@@ -223,9 +231,15 @@ def test_devices_are_told_apart(read):
     [
         (stack(TORCH, "/project/train.py(31): step"), "/project/train.py(31): step"),
         (stack("??(0): at::empty", TORCH, "train.py(31): step"), "train.py(31): step"),
-        (stack("/usr/lib/python3.11/threading.py(982): run", TORCH), "/usr/lib/python3.11/threading.py(982): run"),
+        (
+            stack("/usr/lib/python3.11/threading.py(982): run", TORCH),
+            "/usr/lib/python3.11/threading.py(982): run",
+        ),
         (stack("<frozen runpy>(88): _run_code", "<stdin>(1): <module>"), "<stdin>(1): <module>"),
-        (stack("/tmp/torchinductor_me/ab/cab.py(5): call", "/home/me/m.py(2): forward"), "/home/me/m.py(2): forward"),
+        (
+            stack("/tmp/torchinductor_me/ab/cab.py(5): call", "/home/me/m.py(2): forward"),
+            "/home/me/m.py(2): forward",
+        ),
         (stack("torch/nn/modules/module.py(1): _call_impl"), "torch/nn/modules/module.py(1): _call_impl"),
         (stack("/src/kernel.cu(3): launch"), ""),
         ([], ""),
@@ -261,7 +275,9 @@ def test_a_failed_allocation_is_told_with_its_place_and_what_held_the_memory_the
     made.fail(1 << 40, stack("/project/train.py(9): big"))
     made.alloc(MIB, LOAD)
     (note,) = told(read(made)[0]).notes
-    assert note.startswith("1024.00 GiB was asked for by /project/train.py(9): big and not given: 1 MiB was in live")
+    assert note.startswith(
+        "1024.00 GiB was asked for by /project/train.py(9): big and not given: 1 MiB was in live"
+    )
     assert "19 MiB free in pieces" in note
 
 

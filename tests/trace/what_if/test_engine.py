@@ -91,7 +91,10 @@ def test_work_keeps_its_length_follows_its_launch_and_does_not_overlap_on_a_stre
 LOOPS = {
     # Behind a device with much to do, all that the host does between the waits would be hidden.
     "reads": [*kernels(40, 20 * US, 100 * US), *[*kernels(1, 10 * US, 2 * US), SYNC, python(15 * US)] * 50],
-    "branches": [*kernels(40, 20 * US, 100 * US), *[python(30 * US), *kernels(2, 10 * US, 2 * US), SYNC] * 30],
+    "branches": [
+        *kernels(40, 20 * US, 100 * US),
+        *[python(30 * US), *kernels(2, 10 * US, 2 * US), SYNC] * 30,
+    ],
     "once": [python(2 * MS), *kernels(100, 20 * US, 50 * US), SYNC],
     "for nothing": [*kernels(100, 20 * US, 500 * US), SYNC],
 }
@@ -156,7 +159,8 @@ def test_without_waiting_for_batches_what_the_host_queues_after_them_is_saved_to
 
 
 def copying(*before: tuple[str, int, int]) -> Timeline:
-    """Steps of 1 ms: operators on the host (name, begin and end in µs), a batch copied and waited for, a product."""
+    """Steps of 1 ms: operators on the host (name, begin and end in µs), a batch copied and waited for, a
+    product."""
     made = Made()
     for number in range(5):
         at = number * 1000 * US
@@ -192,10 +196,19 @@ def test_without_pinning_the_copy_behind_it_begins_earlier_too():
         for index, (name, stream) in enumerate((("Memcpy HtoD (Pinned -> Device)", 8), ("gemm", 7))):
             correlation = 10 * number + index
             made.launch(
-                "cudaMemcpyAsync", at + (82 + 4 * index) * US, at + (84 + 4 * index) * US, correlation=correlation
+                "cudaMemcpyAsync",
+                at + (82 + 4 * index) * US,
+                at + (84 + 4 * index) * US,
+                correlation=correlation,
             )
             add = made.copy if stream == 8 else made.kernel
-            add(name, at + (90 + 15 * index) * US, at + (100 + 15 * index) * US, correlation=correlation, stream=stream)
+            add(
+                name,
+                at + (90 + 15 * index) * US,
+                at + (100 + 15 * index) * US,
+                correlation=correlation,
+                stream=stream,
+            )
     told = savings(made.timeline(), None, 1.0)
     assert told["pin-in-hot-loop"] > 0.6
     assert [cause for cause in told if cause in WITHOUT] == ["pin-in-hot-loop"]

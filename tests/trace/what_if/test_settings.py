@@ -63,7 +63,9 @@ def test_faster_products_save_what_the_host_leaves_of_it(setting, range_, name, 
     found = told(acts, slower)[setting]
     launched = [act for act in acts if act.kind == "launch"]
     products = [act for act in launched if act.name == "ampere_sgemm"]
-    for factor, casts in zip(inside(range_), inside(CASTS if setting == AUTOCAST else Range(0.0, 0.0)), strict=True):
+    for factor, casts in zip(
+        inside(range_), inside(CASTS if setting == AUTOCAST else Range(0.0, 0.0)), strict=True
+    ):
         of_host = 1 + casts * len(products) / len(launched)
         changed = [
             dataclasses.replace(
@@ -82,7 +84,8 @@ def test_a_loader_that_keeps_up_saves_its_wait():
     found = told(acts)["loader.num_workers"]
     for factor in inside(WAIT):
         changed = [
-            dataclasses.replace(act, host=round(act.host * factor)) if act.kind == "load" else act for act in acts
+            dataclasses.replace(act, host=round(act.host * factor)) if act.kind == "load" else act
+            for act in acts
         ]
         assert holds(found, gain(acts, changed))
 
@@ -94,7 +97,8 @@ def test_predictions_leave_out_what_compiling_saves():
 def test_predictions_leave_out_settings_that_change_nothing_of_the_timeline():
     found = told([python(MS), *kernels(50, 20 * US, 60 * US, HALF)])
     assert (
-        not {TF32, AUTOCAST, "optimizer.fused=true", "loader.num_workers", "layout.channels_last=true"} & found.keys()
+        not {TF32, AUTOCAST, "optimizer.fused=true", "loader.num_workers", "layout.channels_last=true"}
+        & found.keys()
     )
     assert predictions(Made().timeline(), None, 1.0) == {}
 
@@ -106,8 +110,12 @@ def test_a_fused_optimizer_spares_the_host_most_of_its_time_in_the_update():
         made.annotation(f"ProfilerStep#{number}", at, at + 10 * MS)
         made.annotation("Optimizer.step#AdamW.step", at + 6 * MS, at + 10 * MS)
         for index, launched in enumerate((1 * MS, 7 * MS, 9 * MS)):
-            made.launch("cudaLaunchKernel", at + launched, at + launched + 10 * US, correlation=10 * number + index)
-            made.kernel("k", at + launched + 15 * US, at + launched + 25 * US, correlation=10 * number + index)
+            made.launch(
+                "cudaLaunchKernel", at + launched, at + launched + 10 * US, correlation=10 * number + index
+            )
+            made.kernel(
+                "k", at + launched + 15 * US, at + launched + 25 * US, correlation=10 * number + index
+            )
     found = predictions(made.timeline(), None, 1.0)["optimizer.fused=true"]
     assert found.low == pytest.approx(0.4 * (1 - FUSED_OPTIMIZER_HOST.least), abs=0.03)
     assert found.high == pytest.approx(0.4 * (1 - FUSED_OPTIMIZER_HOST.most), abs=0.03)

@@ -1,7 +1,7 @@
 """Start the agent in this interpreter, then leave the interpreter as if the agent had not been started.
 
-This folder is first on PYTHONPATH and has no other module, so the folder hides no module of the user's. Python imports
-this module at start; this module then runs the user's own `sitecustomize`, which it hides.
+This folder is first on PYTHONPATH and has no other module, so the folder hides no module of the user's.
+Python imports this module at start; this module then runs the user's own `sitecustomize`, which it hides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _load_agent(here: str) -> None:
 
 
 def _give_back_names(found: set[str]) -> None:
-    """Let the program's modules come before standard modules of the same name; the agent keeps its own copies.
+    """Let the program's modules come before standard modules of the same name; the agent keeps its own
+    copies.
 
     `found`: names of the modules that were loaded before the agent.
     """
@@ -56,12 +57,17 @@ def _program_folder() -> str | None:
 
 
 def _keep_bytecode(folder: str) -> None:
-    """Keep bytecode of modules without bytecode in `folder`, so that each is compiled once and other folders stay.
+    """Keep bytecode of modules without bytecode in `folder`, so that each is compiled once and other folders
+    stay.
 
     Existing bytecode is read as usual. `folder` gets bytecode even if PYTHONDONTWRITEBYTECODE is set.
     """
     external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
-    usual, loader, dont_write = external["cache_from_source"], external["SourceFileLoader"], sys.dont_write_bytecode
+    usual, loader, dont_write = (
+        external["cache_from_source"],
+        external["SourceFileLoader"],
+        sys.dont_write_bytecode,
+    )
     write = loader._cache_bytecode
 
     def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:

@@ -1,4 +1,5 @@
-"""Replace functions of torch and of the program by covers that look like the originals, also to torch.compile."""
+"""Replace functions of torch and of the program by covers that look like the originals, also to
+torch.compile."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def cover_outermost(
 
 
 def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
-    """Register with the handler of `torch._dynamo.callback`, and again after `torch._dynamo.reset()` clears it."""
+    """Register with the handler of `torch._dynamo.callback`, and again after `torch._dynamo.reset()` clears
+    it."""
     handler = callback.callback_handler
     forget = type(handler).clear
 
@@ -73,13 +75,16 @@ def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
     type(handler).clear = clear
 
 
-def call_directly(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_directly(
+    call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Call an outermost module as the program wrote the call."""
     return call(module, *args, **kwargs)
 
 
 def skip_agent_code(eval_frame: Any) -> None:
-    """Keep torch.compile from starting at a frame of the agent; inside a traced graph, agent frames are still inlined.
+    """Keep torch.compile from starting at a frame of the agent; inside a traced graph, agent frames are still
+    inlined.
 
     The code is registered with `torch._dynamo.eval_frame` once; functions created later share this code.
     """

@@ -1,13 +1,16 @@
-"""Keep CUPTI, the interface through which profilers watch the GPU, from changing the program that is measured.
+"""Keep CUPTI, the interface through which profilers watch the GPU, from changing the program that is
+measured.
 
-After a session of torch's profiler, CUPTI stays attached to the process, and each CUDA call takes longer from then on.
-Kineto, the library below torch's profiler, detaches CUPTI if the variable `TEARDOWN_CUPTI` is 1 when a session ends: a
-thread of its own waits for the next CUDA runtime call and detaches CUPTI as that call returns, which is the moment that
-NVIDIA names as safe. The variable is set for this moment only, so the program's own sessions are as without dynotune.
+After a session of torch's profiler, CUPTI stays attached to the process, and each CUDA call takes longer from
+then on. Kineto, the library below torch's profiler, detaches CUPTI if the variable `TEARDOWN_CUPTI` is 1 when
+a session ends: a thread of its own waits for the next CUDA runtime call and detaches CUPTI as that call
+returns, which is the moment that NVIDIA names as safe. The variable is set for this moment only, so the
+program's own sessions are as without dynotune.
 
-With the variable `DISABLE_CUPTI_LAZY_REINIT`, Kineto attaches CUPTI again at once. torch sets both variables against a
-teardown where CUDA graphs are compiled, since before CUDA 12.6 a session after a teardown crashes a program that has
-graphs (pytorch#112507). Any program may capture graphs later, so CUPTI is left attached with an older CUDA.
+With the variable `DISABLE_CUPTI_LAZY_REINIT`, Kineto attaches CUPTI again at once. torch sets both variables
+against a teardown where CUDA graphs are compiled, since before CUDA 12.6 a session after a teardown crashes a
+program that has graphs (pytorch#112507). Any program may capture graphs later, so CUPTI is left attached with
+an older CUDA.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ TEARDOWN, NO_LAZY_START = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
 SAFE_FROM = (12, 6)  # the CUDA version from which a teardown is safe in a program with CUDA graphs
 # Detaching takes 4 ms. If Kineto's thread has not ended after this time, CUPTI counts as attached.
 MOST_S, LOOK_S = 2.0, 0.001
-# Profilers that start a program load one of these libraries into the program: Nsight Systems, Nsight Compute, the
-# compute sanitizer, and tools that the variable names.
+# Profilers that start a program load one of these libraries into the program: Nsight Systems, Nsight Compute,
+# the compute sanitizer, and tools that the variable names.
 INJECTION = re.compile(r"/[^/\s]*(?:injection|sanitizer-collection)[^/\s]*\.so\S*", re.IGNORECASE)
 INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
 
@@ -98,7 +101,8 @@ def variables_kept() -> Iterator[None]:
 
 
 def other_profiler() -> str:
-    """Return the file name of a profiler's library in this process; "" without one. torch's own does not count."""
+    """Return the file name of a profiler's library in this process; "" without one. torch's own does not
+    count."""
     path = os.environ.get(INJECTION_VARIABLE, "")
     if not path:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
@@ -125,7 +129,8 @@ def _getenv(name: str) -> bytes | None:
 
 
 def _setenv(name: str, value: bytes | None) -> None:
-    """Set or unset a variable for C code alone: Python code that watches or keeps variables does not see it."""
+    """Set or unset a variable for C code alone: Python code that watches or keeps variables does not see
+    it."""
     if value is None:
         ctypes.CDLL(None).unsetenv(os.fsencode(name))
     else:

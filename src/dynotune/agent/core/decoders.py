@@ -1,7 +1,8 @@
 """Provide the image decoders of `decode.backend`; as a program, `decoders.py FILE...` measures their times.
 
-The user's own interpreter runs the program, which prints one JSON object: for each decoder, seconds per file in the
-middle round and in the fastest round. A decoder that is missing, or refuses one of the files, is left out.
+The user's own interpreter runs the program, which prints one JSON object: for each decoder, seconds per file
+in the middle round and in the fastest round. A decoder that is missing, or refuses one of the files, is left
+out.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ def tried(files: list[bytes]) -> dict[str, tuple[float, float]]:
                     decode(data, False)
                 rounds.append(perf_counter())
             took_s = [(rounds[at] - rounds[at - 1]) / len(files) for at in range(1, len(rounds))]
-            found[name] = import_module("statistics").median(took_s), min(took_s)  # late, because this imports much
+            found[name] = (
+                import_module("statistics").median(took_s),
+                min(took_s),
+            )  # late, because this imports much
         except Exception:  # it is not installed, or cannot decode these files
             continue
     return found

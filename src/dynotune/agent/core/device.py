@@ -1,4 +1,5 @@
-"""Query torch without side effects: the device, without creating a CUDA context, and autocast around a `forward`."""
+"""Query torch without side effects: the device, without creating a CUDA context, and autocast around a
+`forward`."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def has_cuda(torch: Any) -> bool:
 
 
 def autocast_inside_forward(torch: Any, module: Any) -> str | None:
-    """Return the number type of autocast around `forward` (by a decorator, or accelerate), or None; call nothing."""
+    """Return the number type of autocast around `forward` (by a decorator, or accelerate), or None; call
+    nothing."""
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):
@@ -69,7 +71,8 @@ def autocast_inside_forward(torch: Any, module: Any) -> str | None:
 
 
 def _held_by(function: Any) -> list[Any]:
-    """List the values that a wrapper refers to: the closure of a function, or the attributes of a wrapper object."""
+    """List the values that a wrapper refers to: the closure of a function, or the attributes of a wrapper
+    object."""
     held = [getattr(function, "__wrapped__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         try:

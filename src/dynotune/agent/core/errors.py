@@ -35,7 +35,9 @@ class ErrorLog:
         self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
 
-def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
+def guarded(
+    log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any
+) -> Any:
     """Call the function; if the function raises, pass the error and the place to `log` and return None."""
     try:
         return function(*args)
@@ -45,7 +47,8 @@ def guarded(log: Callable[[str, Exception], None], where: str, function: Callabl
 
 
 def by_a_signal(error: Exception) -> bool:
-    """Tell whether a signal handler of the program raised the error, which may happen during any line of the agent."""
+    """Tell whether a signal handler of the program raised the error, which may happen during any line of the
+    agent."""
     handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
     traceback = error.__traceback__
     while traceback is not None:
@@ -56,11 +59,14 @@ def by_a_signal(error: Exception) -> bool:
 
 
 def _code_of_handler(number: int) -> CodeType | None:
-    """Return the code of a signal handler: of a function, a method, a function with bound arguments, or an object."""
+    """Return the code of a signal handler: of a function, a method, a function with bound arguments, or an
+    object."""
     handler: Any = signal.getsignal(number)
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     if not hasattr(handler, "__code__"):
         # Not by getattr: on an enum such as SIG_DFL it would find the metaclass's method.
-        handler = next((vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None)
+        handler = next(
+            (vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None
+        )
     return getattr(handler, "__code__", None)

@@ -1,8 +1,8 @@
 """Delay the fetches of a loader's workers, from the process that draws its batches.
 
-Workers are other processes, forked or spawned before anybody knows that a delay will be asked for. So both sides map
-a page of a file in the run folder: the drawing process writes the delay, and each fetch reads it, which costs a
-fraction of a microsecond.
+Workers are other processes, forked or spawned before anybody knows that a delay will be asked for. So both
+sides map a page of a file in the run folder: the drawing process writes the delay, and each fetch reads it,
+which costs a fraction of a microsecond.
 """
 
 from __future__ import annotations
@@ -96,11 +96,13 @@ class FetchDelay:
     def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
         worker, parent = torch.utils.data.get_worker_info(), parent_process()
         drawn_by = os.getpid() if worker is None or parent is None else int(parent.pid or 0)
-        fetcher.fetch = self._held(fetcher, _page_of(self._folder, drawn_by), 0 if worker is None else worker.id)
+        fetcher.fetch = self._held(
+            fetcher, _page_of(self._folder, drawn_by), 0 if worker is None else worker.id
+        )
 
     def _held(self, fetcher: Any, page: DelayPage, worker: int) -> Callable[..., Any]:
-        # Without a reference cycle, as the data set must die with its fetcher. A cover of the fetch lies in the
-        # fetcher's own dict and keeps no reference to the fetcher either.
+        # Without a reference cycle, as the data set must die with its fetcher. A cover of the fetch lies in
+        # the fetcher's own dict and keeps no reference to the fetcher either.
         covered = vars(fetcher).get("fetch")
         original, reference = covered or type(fetcher).fetch, weakref.ref(fetcher)
 

@@ -1,7 +1,8 @@
 """Call a function when a module has been imported, without changes that the program could see.
 
-Python sees the real spec, loader and module: only `exec_module` of that one loader instance is covered, and uncovered
-after it has run. So `find_spec`, `inspect` and `importlib.resources` find the same as without the agent.
+Python sees the real spec, loader and module: only `exec_module` of that one loader instance is covered, and
+uncovered after it has run. So `find_spec`, `inspect` and `importlib.resources` find the same as without the
+agent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class AfterImport:
         sys.meta_path.insert(0, self)
 
     def call(self, name: str, callback: Callable[[Any], object]) -> None:
-        """Call `callback(module)` once the module `name` is imported, or at once if the module is already imported."""
+        """Call `callback(module)` once the module `name` is imported, or at once if the module is already
+        imported."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
             self._run(callback, module)
@@ -39,7 +41,8 @@ class AfterImport:
             self._waiting.setdefault(name, []).append(callback)
 
     def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
-        """Provide a module with `attributes` for `import name` if the environment has no module of that name."""
+        """Provide a module with `attributes` for `import name` if the environment has no module of that
+        name."""
         sys.meta_path.insert(0, _Stub(name, attributes))
 
     def find_spec(
@@ -88,7 +91,8 @@ class AfterImport:
 class _Stub:
     """A finder that creates one module on the spot if the other finders have no file for it.
 
-    This finder asks the other finders first: a folder named like the module would look like a namespace package.
+    This finder asks the other finders first: a folder named like the module would look like a namespace
+    package.
     """
 
     def __init__(self, name: str, attributes: dict[str, Any]) -> None:

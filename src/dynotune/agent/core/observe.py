@@ -17,10 +17,30 @@ if TYPE_CHECKING:
 
 # Variables that change how PyTorch programs run; their changes are recorded with the code that made them.
 _WATCHED = (
-    "CUBLAS", "CUDA_", "CUDNN", "DISABLE_CUPTI_", "GOMP_", "HF_", "KINETO_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_",
-    "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TEARDOWN_CUPTI", "TORCH", "TRITON_", "VECLIB_",
-    "WORLD_SIZE", "DYNOTUNE_NOTHING",
-)  # fmt: skip
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN",
+    "DISABLE_CUPTI_",
+    "GOMP_",
+    "HF_",
+    "KINETO_",
+    "KMP_",
+    "LD_PRELOAD",
+    "MALLOC_",
+    "MKL_",
+    "NCCL_",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "TEARDOWN_CUPTI",
+    "TORCH",
+    "TRITON_",
+    "VECLIB_",
+    "WORLD_SIZE",
+    "DYNOTUNE_NOTHING",
+)
 _MAX_CHANGES = 200
 
 
@@ -40,7 +60,8 @@ def process() -> dict[str, Any]:
 
 
 def memory(torch: Any) -> dict[str, int]:
-    """Return memory peaks so far in bytes, and the number of devices in use. Reads counters only, without waiting."""
+    """Return memory peaks so far in bytes, and the number of devices in use. Reads counters only, without
+    waiting."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
         of_each = list(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
@@ -57,7 +78,9 @@ def owned(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, list
     return {
         "weights": weights,
         "gradients": [weight.grad for weight in weights if weight.grad is not None],
-        "optimizer": [held for state in states for held in list(state.values()) if isinstance(held, torch.Tensor)],
+        "optimizer": [
+            held for state in states for held in list(state.values()) if isinstance(held, torch.Tensor)
+        ],
         "buffers": [buffer for root in roots for buffer in root.buffers()],
     }
 
@@ -69,12 +92,16 @@ def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[s
     if not isinstance(error, kind):
         return None
     held = owned(torch, roots, optimizers).items()
-    sizes = {use: sum(t.numel() * t.element_size() for t in found if t.device.type == "cuda") for use, found in held}
+    sizes = {
+        use: sum(t.numel() * t.element_size() for t in found if t.device.type == "cuda")
+        for use, found in held
+    }
     return {"message": str(error), "held": sizes}
 
 
 class EnvironmentWatch:
-    """Watch environment variables: record each change with name, value, and the program's line that made the change.
+    """Watch environment variables: record each change with name, value, and the program's line that made the
+    change.
 
     The audit event precedes the change and does not cover `setenv` in C code, so this class only observes.
     """
@@ -97,7 +124,8 @@ class EnvironmentWatch:
             variable = os.fsdecode(args[0])
             if self._num_changes < _MAX_CHANGES and variable.startswith(_WATCHED):
                 value = os.fsdecode(args[1]) if name == "os.putenv" else None
-                # Libraries write values that they have read, so the first writer is the one who set the value.
+                # Libraries write values that they have read, so the first writer is the one who set the
+                # value.
                 if value != os.environ.get(variable):
                     self._num_changes += 1
                     self._record(variable, value)
@@ -105,7 +133,8 @@ class EnvironmentWatch:
             self._log("environment", error)
 
     def _record(self, variable: str, value: str | None) -> None:
-        """Record a variable's change with the innermost frame outside the agent and the standard library's `os`."""
+        """Record a variable's change with the innermost frame outside the agent and the standard library's
+        `os`."""
         frame: FrameType | None = sys._getframe(2)
         own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         while frame is not None and (

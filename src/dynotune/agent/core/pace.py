@@ -1,8 +1,8 @@
 """The pace of the host's core: how long a fixed piece of Python code takes now.
 
-A core that another program shares runs the same code up to 1.7 times as long as before, for minutes. Steps that wait
-for the host then take longer, too, though nobody changed the process. What changed the machine shows in this loop;
-what changed the process (a profiler that stayed attached to CUDA) does not.
+A core that another program shares runs the same code up to 1.7 times as long as before, for minutes. Steps
+that wait for the host then take longer, too, though nobody changed the process. What changed the machine
+shows in this loop; what changed the process (a profiler that stayed attached to CUDA) does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Run one session of torch's profiler, and watch the program's own sessions: only one session can exist at a time."""
+"""Run one session of torch's profiler, and watch the program's own sessions: only one session can exist at a
+time."""
 
 from __future__ import annotations
 
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 class PastSessions:
     """Sessions of torch's profiler that Kineto recorded and that have ended.
 
-    `num`: number of sessions. `place`: line of the user's code at which the last session began. `activities`: names
-    of what any session recorded, such as "CUDA". `takes_cupti_down`: whether the environment asked Kineto, when the
-    last session ended, to take CUPTI down.
+    `num`: number of sessions. `place`: line of the user's code at which the last session began. `activities`:
+    names of what any session recorded, such as "CUDA". `takes_cupti_down`: whether the environment asked
+    Kineto, when the last session ended, to take CUPTI down.
     """
 
     def __init__(
-        self, num: int = 0, place: str = "", activities: frozenset[str] = frozenset(), takes_cupti_down: bool = False
+        self,
+        num: int = 0,
+        place: str = "",
+        activities: frozenset[str] = frozenset(),
+        takes_cupti_down: bool = False,
     ) -> None:
         self.num = num
         self.place = place
@@ -46,8 +51,9 @@ class PastSessions:
 class ProgramsProfiler:
     """Watch each session of torch's profiler that the program itself begins.
 
-    `is_running`: whether a session is running. `place`: where in the program the last session began; "" without a
-    session. `num_begun`: number of sessions so far. `begins`: function that is called before a session begins.
+    `is_running`: whether a session is running. `place`: where in the program the last session began; ""
+    without a session. `num_begun`: number of sessions so far. `begins`: function that is called before a
+    session begins.
     `past`: the sessions that Kineto recorded and that have ended.
     """
 
@@ -63,7 +69,11 @@ class ProgramsProfiler:
         self._log = log
         self._ours = False
         module = torch.autograd.profiler
-        for name, running in (("_prepare_profiler", True), ("_enable_profiler", True), ("_disable_profiler", False)):
+        for name, running in (
+            ("_prepare_profiler", True),
+            ("_enable_profiler", True),
+            ("_disable_profiler", False),
+        ):
             self._cover(module, name, running)
 
     def in_the_way(self) -> bool:
@@ -104,7 +114,8 @@ class ProgramsProfiler:
 class Session:
     """Profiler session that prepares in one step and records the following steps, all in one thread.
 
-    `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's sessions.
+    `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's
+        sessions.
     `cupti_stays`: after the end, why CUPTI is still attached; "" if it is not.
     """
 
@@ -161,7 +172,8 @@ class Session:
             opened.__exit__(None, None, None)
 
     def end(self, *, detach: bool = True) -> None:
-        """Stop recording; the profiler first waits for the device. `detach`: whether to detach CUPTI as well."""
+        """Stop recording; the profiler first waits for the device. `detach`: whether to detach CUPTI as
+        well."""
         self.is_recording, self._is_over = False, True
         with self._program.ours(), self._teardown if detach else contextlib.nullcontext():
             self._profile.stop_trace()
@@ -171,7 +183,8 @@ class Session:
         return self._teardown.stays
 
     def abandon(self, *, detach: bool) -> None:
-        """Release torch's profiler, for the program's own session (which needs CUPTI at once) or permanently."""
+        """Release torch's profiler, for the program's own session (which needs CUPTI at once) or
+        permanently."""
         if self._is_over:
             return
         self.close()
@@ -184,7 +197,8 @@ class Session:
 
 
 def open_optimizer_annotation() -> str | None:
-    """Return the name of the profiler annotation around the optimizer's running step; None outside such a step."""
+    """Return the name of the profiler annotation around the optimizer's running step; None outside such a
+    step."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(12):
         if frame is None:

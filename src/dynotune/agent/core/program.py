@@ -1,4 +1,5 @@
-"""Give tasks access to the running program: to torch, to steps, loaders and calls of modules, and to the record."""
+"""Give tasks access to the running program: to torch, to steps, loaders and calls of modules, and to the
+record."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from .annotations import Event, Log
 
 WAITS = 0.05
-"""Share of waits for the loader above which timed steps must have equally many batches of each of its workers."""
+"""Share of waits for the loader above which timed steps must have equally many batches of each of its
+workers."""
 
 
 class Program:
@@ -21,17 +23,18 @@ class Program:
 
     Attributes:
         torch: the module; None until the program has imported it.
-        steps, roots, loaders, profiler: the agent's `Steps`, `OutermostModules`, `LoaderHooks` and `ProgramsProfiler`;
-            `profiler` is None in a run that records no trace.
+        steps, roots, loaders, profiler: the agent's `Steps`, `OutermostModules`, `LoaderHooks` and
+            `ProgramsProfiler`; `profiler` is None in a run that records no trace.
         state: the recorded state of the process; None in a run that is not observed.
         num_compilations: number of graphs compiled so far.
         num_queued: largest number of batches that the loaders' workers may have ready.
         num_workers: number of workers of each loader.
         replays_graphs: whether a captured CUDA graph was launched.
-        compiles_itself, replays_itself: whether the program compiled, or replayed graphs, before any candidate was
-            switched on; None if not yet recorded.
+        compiles_itself, replays_itself: whether the program compiled, or replayed graphs, before any
+            candidate was switched on; None if not yet recorded.
         pretended: recorder of allocations on a simulated device; None without a simulated device.
-        loader_router: router of a task that draws from other loaders in the program's place; None before such a task.
+        loader_router: router of a task that draws from other loaders in the program's place; None before such
+            a task.
         loader_begun_s: when each loader's last iterator was created (CLOCK_MONOTONIC).
     """
 
@@ -54,8 +57,8 @@ class Program:
         self.loader_begun_s: dict[Any, float] = {}
         # Whether the parent has ordered a task that has not begun. Set by the task queue.
         self.more_ordered: Callable[[], bool] = lambda: False
-        # Callbacks set by the agent: before a task begins and before its result is written; to write the recorded
-        # state; and to cover the needed calls after `roots.around` has changed.
+        # Callbacks set by the agent: before a task begins and before its result is written; to write the
+        # recorded state; and to cover the needed calls after `roots.around` has changed.
         self.prepare: Callable[[], None] = lambda: None
         self.before_result: Callable[[], None] = lambda: None
         self.say_state: Callable[[], None] = lambda: None
@@ -69,7 +72,8 @@ class Program:
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
 
     def num_workers_now(self) -> int:
-        """Return the workers of the steps' loader, 1 without; of several loaders, the least common multiple."""
+        """Return the workers of the steps' loader, 1 without; of several loaders, the least common
+        multiple."""
         return lcm(*(num for key, num in self.num_workers.items() if num and self.steps.counts(key)))
 
     def ranks(self) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Codes of the reasons on which the parent acts, with the values of `schema.reasons.Reason`.
 
-An event with a code has beside it only the words that the reason's sentence needs; the parent writes the sentence.
+An event with a code has beside it only the words that the reason's sentence needs; the parent writes the
+sentence.
 """
 
 HAS_ALREADY = "has-already"

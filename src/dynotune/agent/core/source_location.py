@@ -22,7 +22,8 @@ WHOSE_STANDARD, WHOSE_AGENT = "standard", "agent"
 
 
 def place() -> str:
-    """Return the innermost frame of the user's code; else the innermost frame outside torch and the agent; else ""."""
+    """Return the innermost frame of the user's code; else the innermost frame outside torch and the agent;
+    else ""."""
     frame = _frame()
     return "" if frame is None else function(frame.f_code, frame.f_lineno)
 
@@ -39,7 +40,8 @@ def function(code: CodeType, line: int | None = None) -> str:
 
 
 def whose(code: CodeType, module: dict[str, Any]) -> str:
-    """Classify code by its module's globals: return the constant of this module that names the code's owner."""
+    """Classify code by its module's globals: return the constant of this module that names the code's
+    owner."""
     file = code.co_filename
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
@@ -53,7 +55,8 @@ def whose(code: CodeType, module: dict[str, Any]) -> str:
 
 
 def _is_installed(file: str, name: str) -> bool:
-    """Tell whether the file belongs to a package installed into an arbitrary folder, as by `pip install --target`."""
+    """Tell whether the file belongs to a package installed into an arbitrary folder, as by `pip install
+    --target`."""
     folder = os.path.dirname(file)
     for _ in range(name.count(".") + (os.path.basename(file) == "__init__.py")):
         folder = os.path.dirname(folder)
@@ -68,7 +71,9 @@ def _names_installed(folder: str) -> frozenset[str]:
         if entry.endswith(".dist-info"):
             try:
                 with open(os.path.join(folder, entry, "RECORD"), encoding="utf-8") as record:
-                    found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in record)
+                    found.update(
+                        line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in record
+                    )
             except (OSError, ValueError):  # an unreadable file lists nothing
                 continue
     return frozenset(found)

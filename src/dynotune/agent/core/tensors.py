@@ -40,7 +40,8 @@ def length_of(thing: Any) -> int | None:
 
 
 def can_look(torch: Any) -> bool:
-    """Tell whether tensors may be asked for their shapes; torch.compile, while tracing, would trace the question."""
+    """Tell whether tensors may be asked for their shapes; torch.compile, while tracing, would trace the
+    question."""
     return torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()
 
 
@@ -87,7 +88,8 @@ def _inside(item: Any) -> list[Any]:
 
 
 def shapes(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return quickly the shapes of tensors among the inputs of a call, and of tensors one level inside containers."""
+    """Return quickly the shapes of tensors among the inputs of a call, and of tensors one level inside
+    containers."""
     tensor, found = torch.Tensor, []
     for value in (*args, *kwargs.values()):
         if isinstance(value, tensor):
@@ -120,5 +122,6 @@ def _describe(torch: Any, tensor: Any, cuda: bool) -> dict[str, Any] | None:
 
 
 def is_channels_last(torch: Any, tensor: Any) -> bool:
-    """Tell whether a tensor is channels-last; False if the tensor's strides fit both layouts, as with one channel."""
+    """Tell whether a tensor is channels-last; False if the tensor's strides fit both layouts, as with one
+    channel."""
     return not tensor.is_contiguous() and bool(tensor.is_contiguous(memory_format=torch.channels_last))

@@ -1,7 +1,8 @@
 """Tell whether an IterableDataset gives each DataLoader worker its own share.
 
-Torch copies the dataset into each worker. A dataset that does not ask for its worker's number yields all samples in
-each worker. The test runs no code: it searches the code that iterating may reach for the name `get_worker_info`.
+Torch copies the dataset into each worker. A dataset that does not ask for its worker's number yields all
+samples in each worker. The test runs no code: it searches the code that iterating may reach for the name
+`get_worker_info`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-# Data sets, by library and class, that shard by worker in code that is compiled or too complex for the search.
+# Data sets, by library and class, that shard by worker in code that is compiled or too complex for the
+# search.
 _SHARDING_CLASSES = {
     ("datasets", "IterableDataset"),
     ("litdata", "StreamingDataset"),
@@ -96,7 +98,8 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _values_of(names: set[str], owner: type, function: types.FunctionType) -> Iterator[Any]:
-    """Yield the values of the names in a function's code: globals, methods, closures, and members of modules."""
+    """Yield the values of the names in a function's code: globals, methods, closures, and members of
+    modules."""
     scope = function.__globals__
     for name in names:
         for value in (scope.get(name), getattr(owner, name, None)):

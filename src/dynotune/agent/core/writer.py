@@ -1,12 +1,14 @@
 """Write the record of one process: a memory-mapped file of steps and events.
 
-A mapping survives `os._exit` and SIGKILL, and needs no open file descriptor, which the program could close or reuse.
-Blocks are reserved before they are mapped, so a full disk stops the record, not the program (holes in a mapped file
-cause SIGBUS).
+A mapping survives `os._exit` and SIGKILL, and needs no open file descriptor, which the program could close or
+reuse. Blocks are reserved before they are mapped, so a full disk stops the record, not the program (holes in
+a mapped file cause SIGBUS).
 
-Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each aligned to 8
-bytes: payload size u32, kind u16, zero u16, payload. The head of an event is written last; a size of zero ends the
-file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is written last.
+Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each
+aligned to 8
+bytes: payload size u32, kind u16, zero u16, payload. The head of an event is written last; a size of zero
+ends the file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is
+written last.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Writer:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget the mapping of the parent's file; the forked process's own file begins with its first event."""
+        """Forget the mapping of the parent's file; the forked process's own file begins with its first
+        event."""
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, bytes]] = []
         self._writing = False
@@ -69,7 +72,8 @@ class Writer:
 
     def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` must have the key `event`, the event's name."""
-        # File names and values of variables may have bytes that are no valid text; they are written as escapes.
+        # File names and values of variables may have bytes that are no valid text; they are written as
+        # escapes.
         text = json.dumps(fields, default=str, ensure_ascii=False)
         self._append(EVENT, self.without_secrets(text).encode("utf-8", "backslashreplace"))
 
@@ -82,15 +86,18 @@ class Writer:
         return text
 
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
-        """Append a step: its end and loader wait in seconds, its number of samples (-1 if unknown), and its flags."""
+        """Append a step: its end and loader wait in seconds, its number of samples (-1 if unknown), and its
+        flags."""
         with self._lock:
             start = self._position
             if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
                 self._append(STEP, _STEP.pack(wait_s, num_samples, flags, end_s))
                 return
-            # Write all fields in one call, since every step pays for it: no interrupt comes between the fields, and a
-            # reader that does come between sees a step without an end as missing.
-            _STEP_RECORD.pack_into(self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0)
+            # Write all fields in one call, since every step pays for it: no interrupt comes between the
+            # fields, and a reader that does come between sees a step without an end as missing.
+            _STEP_RECORD.pack_into(
+                self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0
+            )
             self._position = start + _STEP_BYTES
 
     def _append(self, kind: int, payload: bytes) -> None:
@@ -108,7 +115,8 @@ class Writer:
                 self._writing = False
 
     def _write(self, kind: int, payload: bytes) -> None:
-        """Append one record. KeyboardInterrupt may end the write at any point; the next write repairs the file."""
+        """Append one record. KeyboardInterrupt may end the write at any point; the next write repairs the
+        file."""
         size = 8 + len(payload) + 7 & ~7
         memory = self._room(size)
         if memory is not None:
@@ -157,7 +165,8 @@ class Writer:
         return memory
 
     def _roll(self) -> memoryview:
-        """Continue in a file with another suffix, which a watching process reads; keep the newest two such files."""
+        """Continue in a file with another suffix, which a watching process reads; keep the newest two such
+        files."""
         memory = self._begin("more", self._num_rolled)
         self._num_rolled += 1
         self._rolled.append(self._path)
@@ -183,7 +192,8 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
-    """Map a file by libc: before Python 3.13, `mmap` keeps a descriptor, and later closes its number even if reused.
+    """Map a file by libc: before Python 3.13, `mmap` keeps a descriptor, and later closes its number even if
+    reused.
 
     The mapping is never removed; it lives as long as the process.
     """

@@ -96,7 +96,9 @@ class Compilations:
 
     def _dynamo_says(self, record: Any) -> None:
         if str(record.msg).startswith("torch._dynamo hit config."):
-            self._limits[str(record.args[2]) if len(record.args) > 2 else _first_line(record.getMessage())] = None
+            self._limits[
+                str(record.args[2]) if len(record.args) > 2 else _first_line(record.getMessage())
+            ] = None
 
     def _inductor_says(self, record: Any) -> None:
         if str(record.msg).startswith(_NO_GRAPHS):
@@ -122,7 +124,9 @@ def _mode(kwargs: dict[str, Any]) -> str:
     backend = kwargs.get("backend") or "inductor"
     mode = kwargs.get("mode") or "default"
     if backend != "inductor":
-        return "backend %s" % (backend if isinstance(backend, str) else getattr(backend, "__name__", "of its own"))
+        return "backend %s" % (
+            backend if isinstance(backend, str) else getattr(backend, "__name__", "of its own")
+        )
     return mode if isinstance(mode, str) else "default"
 
 
@@ -140,7 +144,11 @@ def _num_cudagraphs() -> int | None:
     try:
         managers = [each.tree_manager for each in trees.local.tree_manager_containers.values()]
         # `count(3)` gives 3 next, and cannot be read without advancing.
-        return sum(int(_NUMBER.findall(repr(manager.graph_counter))[0]) for manager in managers if manager is not None)
+        return sum(
+            int(_NUMBER.findall(repr(manager.graph_counter))[0])
+            for manager in managers
+            if manager is not None
+        )
     except (AttributeError, IndexError):
         return None
 
@@ -163,8 +171,8 @@ def _recompilations(utils: Any) -> dict[str, int]:
     words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):
         told = set()
-        # A line `0/3: tensor 'x' size mismatch …` concerns graph 0/3, followed by the source line of a guard. Each
-        # recompilation lists all graphs so far, the latest first.
+        # A line `0/3: tensor 'x' size mismatch …` concerns graph 0/3, followed by the source line of a guard.
+        # Each recompilation lists all graphs so far, the latest first.
         lines = [_first_line(str(reason)).partition("  #")[0] for reason in reasons]
         if not any("/" in line.partition(": ")[0] for line in lines):
             lines = _one_each(lines)
@@ -180,7 +188,8 @@ def _recompilations(utils: Any) -> dict[str, int]:
 
 
 def _one_each(lines: list[str]) -> list[str]:
-    """Return the first reason of each recompilation, with a graph number, because torch 2.4 gives no graph numbers.
+    """Return the first reason of each recompilation, with a graph number, because torch 2.4 gives no graph
+    numbers.
 
     The log of the first recompilation lists one reason, the log of the second two reasons, and so on.
     """

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 LONG_S = 0.001
 _ASKS = "collect("
-"""Part of a line that calls `gc.collect()`. A collection that Python begins by itself may begin at any line."""
+"""Part of a line that calls `gc.collect()`. A collection that Python begins by itself may begin at any
+line."""
 
 
 class Garbage:
@@ -82,7 +83,8 @@ class Garbage:
 
 
 def _asking_place() -> str:
-    """Return the place in the user's code that asks for a collection; "" if Python itself began the collection."""
+    """Return the place in the user's code that asks for a collection; "" if Python itself began the
+    collection."""
     try:
         frame = sys._getframe(2)  # none, if the collection begins as the interpreter ends
         asks = _ASKS in linecache.getline(frame.f_code.co_filename, frame.f_lineno)

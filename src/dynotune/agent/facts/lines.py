@@ -1,12 +1,13 @@
 """Sample which source lines the program's threads execute, and in which step, about eighty times a second.
 
-The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the lock, or
-after the switch interval, which is 5 ms and longer than most source lines take. So the sampling thread lowers the
-interval to 10 µs while it waits for the lock, in programs whose threads do not compete for the lock, and has the kernel
-wake it at once, not 50 µs later. At 100 µs, a line that took less time and preceded an operator was never sampled.
+The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the
+lock, or after the switch interval, which is 5 ms and longer than most source lines take. So the sampling
+thread lowers the interval to 10 µs while it waits for the lock, in programs whose threads do not compete for
+the lock, and has the kernel wake it at once, not 50 µs later. At 100 µs, a line that took less time and
+preceded an operator was never sampled.
 
-The thread that released the lock requests the lock again at once, and then runs for 5 ms. So all stacks are copied
-first, in as few instructions as possible, and read afterwards.
+The thread that released the lock requests the lock again at once, and then runs for 5 ms. So all stacks are
+copied first, in as few instructions as possible, and read afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ MOST_THREADS = 16
 MOST_LINES = 30
 MOST_MOMENTS = 4000
 # Parts of torch that show an activity of the program: drawing data, writing files.
-_TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "data", ""), ("serialization.py",)))
+_TELLING = tuple(
+    os.sep + os.path.join("torch", *name) for name in (("utils", "data", ""), ("serialization.py",))
+)
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
 LOADER, EVENT_LOOP = "loader", "event-loop"
@@ -48,10 +51,12 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """Samples of one thread at each place in the program, and the thread's processor time there, in nanoseconds.
+    """Samples of one thread at each place in the program, and the thread's processor time there, in
+    nanoseconds.
 
-    The thread may have run elsewhere since the last sample: half of the samples of a short sleep come right after other
-    work. So the smaller of the two processor times, before and after each sample, is also summed up.
+    The thread may have run elsewhere since the last sample: half of the samples of a short sleep come right
+    after other work. So the smaller of the two processor times, before and after each sample, is also summed
+    up.
     """
 
     def __init__(self) -> None:
@@ -83,7 +88,8 @@ class Moments:
             self._seen.append((self._stacks.setdefault(tuple(reversed(stack)), len(self._stacks)), step))
 
     def facts(self, code_of: Callable[[int], CodeType]) -> dict[str, Any]:
-        """Return `frames` and their `texts`; `stacks` of frame numbers; `seen`, pairs of stack number and step."""
+        """Return `frames` and their `texts`; `stacks` of frame numbers; `seen`, pairs of stack number and
+        step."""
         numbers: dict[Frame, int] = {}
         known, seen = list(self._stacks), list(self._seen)  # the sampling thread may add entries meanwhile
         stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in known]
@@ -130,7 +136,8 @@ class Lines:
         _thread.start_new_thread(self._look, (self._turn, os.getpid(), self._switch_s))
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the samples of each thread that ran the user's code, beginning with the thread that runs the steps."""
+        """Return the samples of each thread that ran the user's code, beginning with the thread that runs the
+        steps."""
         if not self._turn:
             return []
         self._turn += 1
@@ -160,10 +167,13 @@ class Lines:
 
     def moments(self) -> dict[str, Any] | None:
         """Return the stacks of the thread that runs the steps, by step; None without samples."""
-        return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
+        return (
+            self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
+        )
 
     def parts(self, ident: int = 0) -> list[dict[str, Any]]:
-        """Return how a thread's time divides into parts of making a sample; by default for all threads in `among`."""
+        """Return how a thread's time divides into parts of making a sample; by default for all threads in
+        `among`."""
         return self._parts[ident].facts() if ident in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
@@ -197,14 +207,17 @@ class Lines:
                 for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
                     if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
                         self._see(ident, stack, ran_ns, looked_ns - before_ns)
-        except Exception:  # the thread of the steps has ended, or the interpreter is ending: return the samples so far
+        except (
+            Exception
+        ):  # the thread of the steps has ended, or the interpreter is ending: return the samples so far
             return
 
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
-        """Copy all stacks, innermost frame first, the steps' thread before others; and that thread's processor time.
+        """Copy all stacks, innermost frame first, the steps' thread before others; and that thread's
+        processor time.
 
-        Do not keep a reference to a frame: a frame keeps all objects of its function alive. The frame of this function
-        would also form a reference cycle with its own variable.
+        Do not keep a reference to a frame: a frame keeps all objects of its function alive. The frame of this
+        function would also form a reference cycle with its own variable.
         """
         frames, taken = sys._current_frames(), []
         frames.pop(me, None)
@@ -215,7 +228,11 @@ class Lines:
                 stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
             # If this thread lost the lock meanwhile, the frames were read at different points in time.
-            if innermost and innermost.f_lasti == stack[0][3] and (self._among is None or ident in self._among):
+            if (
+                innermost
+                and innermost.f_lasti == stack[0][3]
+                and (self._among is None or ident in self._among)
+            ):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 
@@ -240,10 +257,11 @@ class Lines:
         self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
-        """Return the user's innermost source line, the function that it calls, the running code, and enclosing lines.
+        """Return the user's innermost source line, the function that it calls, the running code, and
+        enclosing lines.
 
-        If no frame is the user's, as in a command that a package installs, use a package's innermost line outside
-        torch.
+        If no frame is the user's, as in a command that a package installs, use a package's innermost line
+        outside torch.
 
         `stack`: receives all frames except those of torch and of the standard library.
         """
@@ -281,7 +299,8 @@ class Lines:
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
-        """Return where the first event-loop task in the user's code waits, and the object that this task awaits."""
+        """Return where the first event-loop task in the user's code waits, and the object that this task
+        awaits."""
         tasks: Any = sys.modules.get("asyncio.tasks")
         try:
             for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
@@ -304,7 +323,8 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
-    """Lower the interpreter's switch interval, or restore it, unless the program has set its own interval meanwhile.
+    """Lower the interpreter's switch interval, or restore it, unless the program has set its own interval
+    meanwhile.
 
     `own_s`: the program's interval; None to leave the interval alone.
     """
@@ -321,7 +341,8 @@ def _be_woken_at_once() -> None:
 
 
 def _has_threads_of_its_own(of_steps: int) -> bool:
-    """Tell whether the program runs threads besides the threads of torch's loaders and of queues between processes."""
+    """Tell whether the program runs threads besides the threads of torch's loaders and of queues between
+    processes."""
     for ident, thread in list(getattr(sys.modules.get("threading"), "_active", {}).items()):
         module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
         if ident != of_steps and not module.startswith(("torch.", "multiprocessing.")):

@@ -22,7 +22,8 @@ class NotKnown(Exception):
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """Read each fact separately, so that a fact that this version of torch does not have affects no other fact.
+    """Read each fact separately, so that a fact that this version of torch does not have affects no other
+    fact.
 
     `torch`: the module; None if the program has not imported it.
     """
@@ -43,7 +44,9 @@ def facts(torch: Any) -> dict[str, Any]:
         try:
             found["tensorrt_names"] = names_beside("tensorrt")
         except Exception as error:  # the file was edited since, or is not a module
-            found["tensorrt_names"] = unknown("the program cannot be read: %s: %s" % (type(error).__name__, error))
+            found["tensorrt_names"] = unknown(
+                "the program cannot be read: %s: %s" % (type(error).__name__, error)
+            )
     return found
 
 
@@ -112,8 +115,12 @@ _ASKED: dict[str, Callable[[Any], Any]] = {
     "deterministic_algorithms": lambda torch: bool(torch.are_deterministic_algorithms_enabled()),
     "deterministic_warn_only": lambda torch: bool(torch.is_deterministic_algorithms_warn_only_enabled()),
     "fill_uninitialized_memory": lambda torch: bool(torch.utils.deterministic.fill_uninitialized_memory),
-    "matmul_fp32_precision": lambda torch: _precision(torch.backends, torch.backends.cuda.matmul, lambda own: own),
-    "conv_fp32_precision": lambda torch: _precision(torch.backends, torch.backends.cudnn, lambda cudnn: cudnn.conv),
+    "matmul_fp32_precision": lambda torch: _precision(
+        torch.backends, torch.backends.cuda.matmul, lambda own: own
+    ),
+    "conv_fp32_precision": lambda torch: _precision(
+        torch.backends, torch.backends.cudnn, lambda cudnn: cudnn.conv
+    ),
     "fp16_reduced_precision_reduction": _reduced,
     "fp16_accumulation": lambda torch: bool(torch.backends.cuda.matmul.allow_fp16_accumulation),
     "sdp_flash": lambda torch: bool(torch.backends.cuda.flash_sdp_enabled()),

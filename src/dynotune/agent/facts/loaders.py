@@ -1,4 +1,5 @@
-"""Describe each of the program's DataLoaders once: the loader's arguments when it begins, and one of its batches."""
+"""Describe each of the program's DataLoaders once: the loader's arguments when it begins, and one of its
+batches."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _MOST_LOADERS = 32
 
 
 class _Loader:
-    """A loader; several loaders with the same arguments, created at the same place in the code, count as one loader."""
+    """A loader; several loaders with the same arguments, created at the same place in the code, count as one
+    loader."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -71,7 +73,9 @@ class Loaders:
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
         """Return the fields of `schema.loader.Loader`; the loaders whose batches the steps use come first."""
         entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
-        context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
+        context = (
+            self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
+        )
         found = []
         for entry in entries:
             fields = {**entry.facts, **(entry.batch or {}), "num_begun": entry.num_begun}
@@ -82,7 +86,8 @@ class Loaders:
         return found
 
     def _cover_next(self) -> None:
-        """Cover further draws until each loader has given a batch, and enough batches to show the loader's padding."""
+        """Cover further draws until each loader has given a batch, and enough batches to show the loader's
+        padding."""
         iterator, original = self._iterator, self._iterator.__next__
 
         @covers(iterator, "__next__")
@@ -105,7 +110,9 @@ class Loaders:
         if entry.batch is None:
             entry.iterator = weakref.ref(iterator)
             # Whether torch's `pin_memory` has an effect on this object.
-            pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
+            pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(
+                batch, "pin_memory"
+            )
             entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
         entry.padding.look(self._torch, batch)
         if all(other.batch is not None and other.padding.done for other in self._met.values()):

@@ -26,10 +26,13 @@ class Memory:
         self._before = self._allocators()
         self._rss_before = resident_bytes()
         self._rss_levels = [self._rss_before]
-        self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
+        self._levels = {
+            index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()
+        }
 
     def level(self) -> None:
-        """Read the memory now in use; called a few times within the window, at a cost of tens of microseconds each."""
+        """Read the memory now in use; called a few times within the window, at a cost of tens of microseconds
+        each."""
         self._rss_levels.append(resident_bytes())
         for index, levels in self._levels.items():
             levels.append(int(self._torch.cuda.memory_allocated(index)))

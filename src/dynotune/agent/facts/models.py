@@ -48,9 +48,14 @@ class _Calls:
 
 
 def _longer(before: tuple[int, ...], now: tuple[int, ...]) -> int:
-    """Return by how much one dimension is longer, if by at most half and if no other dimension differs; else 0."""
+    """Return by how much one dimension is longer, if by at most half and if no other dimension differs; else
+    0."""
     differ = [(a, b) for a, b in zip(before, now) if a != b]
-    if len(before) != len(now) or len(differ) != 1 or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1):
+    if (
+        len(before) != len(now)
+        or len(differ) != 1
+        or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1)
+    ):
         return 0
     return max(0, differ[0][1] - differ[0][0])
 
@@ -128,7 +133,9 @@ class Models:
             return None
         calls = root.calls[bool(torch.is_grad_enabled())]
         with torch._C.DisableTorchFunction():
-            calls.called_with(shapes(torch, args, kwargs), bool(getattr(module, "require_backward_grad_sync", False)))
+            calls.called_with(
+                shapes(torch, args, kwargs), bool(getattr(module, "require_backward_grad_sync", False))
+            )
         if calls.num & (calls.num - 1) and calls.look is not None:
             return None  # less and less often: the 1st, 2nd, 4th, 8th …
         with torch._C.DisableTorchFunction():
@@ -157,7 +164,8 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
-        """Return fields of `schema.model.Model` for the largest 16 modules in steps, if possible with parameters.
+        """Return fields of `schema.model.Model` for the largest 16 modules in steps, if possible with
+        parameters.
 
         Args:
             trains: whether the steps update parameters; then calls with gradients are reported.
@@ -182,7 +190,9 @@ class Models:
             return None
 
     def _call(self, root: _Root, trains: bool) -> dict[str, Any] | None:
-        calls = max(root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num))[1]
+        calls = max(
+            root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num)
+        )[1]
         if calls.look is None or (self._is_found and not calls.num):
             return None  # calls before the first step say nothing about the steps
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None

@@ -1,7 +1,8 @@
-"""Report the options that the program itself parses: by argparse (Transformers' parser, too), click, typer, or Hydra.
+"""Report the options that the program itself parses: by argparse (Transformers' parser, too), click, typer,
+or Hydra.
 
-Only parsing of the program's own command line counts. Values are text. Options that are named as secrets are left out,
-and the record redacts secrets that it knows by their form.
+Only parsing of the program's own command line counts. Values are text. Options that are named as secrets are
+left out, and the record redacts secrets that it knows by their form.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class ProgramOptions:
             self._log("options", error)
 
     def _is_secret(self, row: Row) -> bool:
-        """Tell whether a spelling of the option is a secret's name, by what the record would redact beside it."""
+        """Tell whether a spelling of the option is a secret's name, by what the record would redact beside
+        it."""
         return any(self._redact(text) != text for flag in row["flags"] for text in _with_probe(flag))
 
 
@@ -155,11 +157,19 @@ def of_config(config: Any) -> Iterator[Row]:
 
 
 def option(
-    flags: list[str], value: Any, default: Any, *, const: Any = None, choices: Any = None, help_text: Any = None
+    flags: list[str],
+    value: Any,
+    default: Any,
+    *,
+    const: Any = None,
+    choices: Any = None,
+    help_text: Any = None,
 ) -> Row:
     """Write one option. `const`: its value if it is given without one; None if it takes a value."""
     return {
-        "name": max(flags, key=lambda flag: (flag.startswith("--") and not flag.startswith("--no-"), len(flag))),
+        "name": max(
+            flags, key=lambda flag: (flag.startswith("--") and not flag.startswith("--no-"), len(flag))
+        ),
         "value": _text(value),
         "default": _text(default),
         "const": _text(const),
@@ -184,7 +194,8 @@ def _leaves(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_command_line(args: Any) -> bool:
-    """Tell whether a parser reads the program's command line, or the end of it, as parsers of subcommands do."""
+    """Tell whether a parser reads the program's command line, or the end of it, as parsers of subcommands
+    do."""
     if args is None:
         return True
     words = list(args)

@@ -1,10 +1,11 @@
 """Divide the time to make a sample: map each stack of a loading thread to a part, a function and a user line.
 
-The innermost frame in the table decides, up to the first frame of the user's code. C functions have no frame, so the
-call that a frame makes is read from the frame's source (Python 3.11 and later) or source line (before 3.11).
+The innermost frame in the table decides, up to the first frame of the user's code. C functions have no frame,
+so the call that a frame makes is read from the frame's source (Python 3.11 and later) or source line (before
+3.11).
 
-A stack sample comes late while code holds the interpreter's lock. So each stack sample counts for all the time since
-the previous stack sample.
+A stack sample comes late while code holds the interpreter's lock. So each stack sample counts for all the
+time since the previous stack sample.
 """
 
 from __future__ import annotations
@@ -33,20 +34,24 @@ READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
     "read", "decode", "transform", "collate", "move", "pin", "wait", "own"
 )  # fmt: skip
 QUEUE = "queue"
-# Lines of part, worker function, and a pattern of `module:function`, or of `:text` for a call on an object. First match
-# wins.
+# Lines of part, worker function, and a pattern of `module:function`, or of `:text` for a call on an object.
+# First match wins.
 with open(os.path.splitext(__file__)[0] + ".txt", encoding="utf-8") as file:
     _LINES = file.read().splitlines()
 _ENTRIES = tuple(
-    (re.compile(pattern), part, what.replace("_", " ").strip("-")) for part, what, pattern in map(str.split, _LINES)
+    (re.compile(pattern), part, what.replace("_", " ").strip("-"))
+    for part, what, pattern in map(str.split, _LINES)
 )
 _METHODS = ("__call__", "forward", "apply", "transform", "preprocess")
-_CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$")
+_CONTAINERS = re.compile(
+    r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$"
+)
 _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
 
 
 class SampleParts:
-    """Wall time of one thread, by part of making a sample, by working function, and by line of the user's code.
+    """Wall time of one thread, by part of making a sample, by working function, and by line of the user's
+    code.
 
     Args:
         owner: function that returns the owner of a frame's code.
@@ -56,7 +61,9 @@ class SampleParts:
         self._owner = owner
         self._wall_ns: dict[tuple[str, str, Place], list[int]] = {}
         self._frames: dict[int, tuple[Any, str]] = {}  # by identity of code: table entry, transform's class
-        self._calls: dict[tuple[int, int], Any] = {}  # by code and instruction: the table's entry for the call
+        self._calls: dict[
+            tuple[int, int], Any
+        ] = {}  # by code and instruction: the table's entry for the call
         self._codes: dict[int, CodeType] = {}  # objects that are kept alive, so that no identity is reused
 
     def add(self, stack: list[Taken], wall_ns: int) -> None:
@@ -108,7 +115,9 @@ class SampleParts:
                 inner = code.co_name
             is_callee = False
             if own_class and not class_ and owner in (WHOSE_USER, WHOSE_INSTALLED):
-                named = inner if _CONTAINERS.search(own_class) and inner and inner not in _METHODS else own_class
+                named = (
+                    inner if _CONTAINERS.search(own_class) and inner and inner not in _METHODS else own_class
+                )
                 class_, is_callee = named, True
         if part in ("", TRANSFORM) and class_:
             part, what = TRANSFORM, class_ + (" (%s)" % what if what and what not in class_.lower() else "")
@@ -121,7 +130,9 @@ class SampleParts:
         if found is None:
             self._codes[id(code)] = code
             name = str(module.get("__name__"))
-            entry = None if self._owner(code, module) == WHOSE_USER else _entry("%s:%s" % (name, code.co_name))
+            entry = (
+                None if self._owner(code, module) == WHOSE_USER else _entry("%s:%s" % (name, code.co_name))
+            )
             found = self._frames[id(code)] = entry, _class_of(code, module, name)
         return found
 
@@ -168,7 +179,10 @@ def _called(code: CodeType, lasti: int) -> str:
     line, end, column, end_column = at
     if None in at:
         return ""
-    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, min(end, line + 20) + 1)]
+    lines = [
+        linecache.getline(code.co_filename, number).encode()
+        for number in range(line, min(end, line + 20) + 1)
+    ]
     if not lines:
         return ""
     lines[-1] = lines[-1][: end_column if end - line < 20 else None]
@@ -189,7 +203,8 @@ def _first_call(code: CodeType, line: int) -> str:
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:
-    """Return `module:name` of the object behind a dotted name; `:text` if only the running code can resolve it."""
+    """Return `module:name` of the object behind a dotted name; `:text` if only the running code can resolve
+    it."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:

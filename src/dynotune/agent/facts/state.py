@@ -46,10 +46,18 @@ class State:
         self._failed: dict[str, str] = {}
 
     def torch_is_here(self, torch: Any, profiler: Any) -> None:
-        """Begin after torch is imported; `profiler` watches the program's own sessions of torch's profiler."""
+        """Begin after torch is imported; `profiler` watches the program's own sessions of torch's
+        profiler."""
         self._torch, self._calls.profiler = torch, profiler
         self.garbage.install()
-        for part in (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory):
+        for part in (
+            self.loaders,
+            self.models,
+            self.optimizers,
+            self.compilations,
+            self._calls,
+            self._memory,
+        ):
             self._try(type(part).__name__, part.torch_is_here, torch)
 
     def compilation_begins(self, *args: Any) -> None:
@@ -118,7 +126,8 @@ class State:
         found["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
         found["zero_grad_place"] = self.optimizers.zero_grad_place
         found["unsynced_reads"] = live.unknown(
-            "copies to the host are not followed in the process, as that costs in every step; the trace may tell"
+            "copies to the host are not followed in the process, as that costs in every step; the trace "
+            "may tell"
         )
         return {"live." + name: value for name, value in found.items()}
 

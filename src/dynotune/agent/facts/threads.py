@@ -13,7 +13,8 @@ _NANOSECOND = 1e-9
 
 
 class Threads:
-    """Read the threads' counters at the window's begin and end; each read takes microseconds, outside the timed part.
+    """Read the threads' counters at the window's begin and end; each read takes microseconds, outside the
+    timed part.
 
     `folder`: folder of this process in `/proc`.
     """
@@ -28,7 +29,8 @@ class Threads:
         self._begin_s = perf_counter()
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts `live.*` without the prefix; a thread that ended within the window does not count."""
+        """Return the facts `live.*` without the prefix; a thread that ended within the window does not
+        count."""
         took_s = perf_counter() - self._begin_s
         after = self._waited_ns()
         if not after or not self._begin_s:
@@ -52,7 +54,8 @@ class Threads:
 
 
 def schedstat(folder: str) -> tuple[int, int, int] | None:
-    """Return a thread's run time and wait for a core in ns, and its number of runs; None if the thread ended."""
+    """Return a thread's run time and wait for a core in ns, and its number of runs; None if the thread
+    ended."""
     try:
         with open(folder + "/schedstat", encoding="ascii") as file:
             ran, waited, num_turns = map(int, file.read().split())

@@ -1,1 +1,2 @@
-"""Simulate a CUDA device: programs run on it without memory or computation, and their allocations are recorded."""
+"""Simulate a CUDA device: programs run on it without memory or computation, and their allocations are
+recorded."""

@@ -1,7 +1,7 @@
 """Implement CUDA's autocast in Python, since torch's own asks each tensor's device, which is not CUDA here.
 
-Torch decides which operators autocast affects. Operators in neither of the two lists below run in float32. Source:
-torch's `aten/src/ATen/autocast_mode.h`.
+Torch decides which operators autocast affects. Operators in neither of the two lists below run in float32.
+Source: torch's `aten/src/ATen/autocast_mode.h`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 # fmt: off
 _LOWER = {
     "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linear",
+    "conv_transpose3d", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linear",  # noqa: E501
     "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell",
     "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "scaled_dot_product_attention",
     "_scaled_dot_product_flash_attention",
 }
 _WIDEST = {
-    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",  # noqa: E501
     "scatter_add", "cat", "stack",
 }
 # fmt: on
@@ -43,7 +43,9 @@ def install(torch: Any) -> None:
             space, _, name = full.partition("::")
             base, _, overload = name.partition(".")
             if space == "aten" and base != "binary_cross_entropy":
-                library.impl(name, casts.around(base, getattr(getattr(torch.ops.aten, base), overload or "default")))
+                library.impl(
+                    name, casts.around(base, getattr(getattr(torch.ops.aten, base), overload or "default"))
+                )
     clear = torch.clear_autocast_cache
 
     @covers(torch, "clear_autocast_cache")
@@ -53,7 +55,8 @@ def install(torch: Any) -> None:
 
 
 class _Casts:
-    """Casts of arguments; `cache` keeps parameters in the lower precision until the outermost autocast context ends."""
+    """Casts of arguments; `cache` keeps parameters in the lower precision until the outermost autocast
+    context ends."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils import _pytree
@@ -71,7 +74,9 @@ class _Casts:
         def call(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(self._key):
                 if at is not None and not lower:
-                    asked = args[at] if len(args) > at else kwargs.get("dtype")  # some versions pass it by position
+                    asked = (
+                        args[at] if len(args) > at else kwargs.get("dtype")
+                    )  # some versions pass it by position
                     if self._is_eligible(args[0]) and asked is None:
                         if fuses is not None and args[0].dtype == torch.float16:
                             return fuses(args[0], args[1], True)

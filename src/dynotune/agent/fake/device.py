@@ -1,4 +1,5 @@
-"""Make `torch.cuda` and related modules answer as on the requested GPU; calls that would need a driver do nothing."""
+"""Make `torch.cuda` and related modules answer as on the requested GPU; calls that would need a driver do
+nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Stream:
 
 
 def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
-    """Give the process a CUDA device without memory and computation; `program.pretended` records its allocations.
+    """Give the process a CUDA device without memory and computation; `program.pretended` records its
+    allocations.
 
     Args:
         gpu: `name`, `total_bytes`, `compute_capability` as `[major, minor]`, `num_multiprocessors`.
@@ -73,13 +75,23 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     cuda, total, device = torch.cuda, gpu["total_bytes"], torch.device("cuda")
     major, minor = gpu["compute_capability"]
     properties = SimpleNamespace(
-        name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
-        multi_processor_count=gpu["num_multiprocessors"], is_integrated=0, is_multi_gpu_board=0,
-        max_threads_per_multi_processor=_MOST_THREADS.get((major, minor), 2048), regs_per_multiprocessor=65536,
-        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
-    )  # fmt: skip
+        name=gpu["name"],
+        major=major,
+        minor=minor,
+        total_memory=total,
+        warp_size=32,
+        multi_processor_count=gpu["num_multiprocessors"],
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        max_threads_per_multi_processor=_MOST_THREADS.get((major, minor), 2048),
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block_optin=232448,
+        L2_cache_size=50 << 20,
+        gcnArchName="",
+    )
     for owner in (cuda, cuda.memory, cuda.random):
-        # Everything without an answer below is a command, which does nothing, or a question, whose answer is no.
+        # Everything without an answer below is a command, which does nothing, or a question, whose answer is
+        # no.
         unanswered = [name for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)]
         _answers(owner, {name: False if name.startswith("is_") else None for name in unanswered})
     of_memory = {
@@ -87,24 +99,52 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         "memory_reserved": lambda *_, **__: recorder.live_bytes,
         "max_memory_allocated": lambda *_, **__: recorder.peak_bytes,
         "max_memory_reserved": lambda *_, **__: recorder.peak_bytes,
-        "mem_get_info": lambda *_, **__: (total - recorder.live_bytes, total), "memory_stats": recorder.stats,
-        "memory_snapshot": recorder.segments, "_snapshot": recorder.snapshot, "empty_cache": recorder.empties_cache,
+        "mem_get_info": lambda *_, **__: (total - recorder.live_bytes, total),
+        "memory_stats": recorder.stats,
+        "memory_snapshot": recorder.segments,
+        "_snapshot": recorder.snapshot,
+        "empty_cache": recorder.empties_cache,
         "_record_memory_history": recorder.record,
-        "set_per_process_memory_fraction": lambda fraction, *_, **__: setattr(recorder, "memory_fraction", fraction),
-        "get_per_process_memory_fraction": lambda *_, **__: recorder.memory_fraction, "get_allocator_backend": "native",
-    }  # fmt: skip
+        "set_per_process_memory_fraction": lambda fraction, *_, **__: setattr(
+            recorder, "memory_fraction", fraction
+        ),
+        "get_per_process_memory_fraction": lambda *_, **__: recorder.memory_fraction,
+        "get_allocator_backend": "native",
+    }
     _answers(cuda.memory, of_memory)
-    _answers(cuda, {**of_memory,
-        "_lazy_init": None, "_is_in_bad_fork": False, "is_available": True, "is_initialized": True, "device_count": 1,
-        "current_device": 0, "get_device_index": 0, "get_device_name": gpu["name"],
-        "get_device_properties": properties, "get_device_capability": (major, minor),
-        "get_arch_list": ["sm_%d%d" % (major, minor)], "is_bf16_supported": major >= 8, "is_tf32_supported": major >= 8,
-        "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8), "get_rng_state_all": [],
-        "current_stream": Stream(), "default_stream": Stream(), "Stream": Stream, "Event": Stream, "stream": Stream,
-        "StreamContext": Stream, "device": contextlib.nullcontext, "device_of": contextlib.nullcontext,
-    })  # fmt: skip
+    _answers(
+        cuda,
+        {
+            **of_memory,
+            "_lazy_init": None,
+            "_is_in_bad_fork": False,
+            "is_available": True,
+            "is_initialized": True,
+            "device_count": 1,
+            "current_device": 0,
+            "get_device_index": 0,
+            "get_device_name": gpu["name"],
+            "get_device_properties": properties,
+            "get_device_capability": (major, minor),
+            "get_arch_list": ["sm_%d%d" % (major, minor)],
+            "is_bf16_supported": major >= 8,
+            "is_tf32_supported": major >= 8,
+            "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8),
+            "get_rng_state_all": [],
+            "current_stream": Stream(),
+            "default_stream": Stream(),
+            "Stream": Stream,
+            "Event": Stream,
+            "stream": Stream,
+            "StreamContext": Stream,
+            "device": contextlib.nullcontext,
+            "device_of": contextlib.nullcontext,
+        },
+    )
     nothing: Any = lambda *_, **__: None  # noqa: E731
-    cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext)
+    cuda.nvtx = SimpleNamespace(
+        range_push=nothing, range_pop=nothing, mark=nothing, range=contextlib.nullcontext
+    )
     torch._C._cuda_isHistoryEnabled = lambda: recorder.is_recording
     torch._C._cuda_clearCublasWorkspaces = recorder.clear_workspaces
     if hasattr(torch, "accelerator"):
@@ -133,16 +173,21 @@ def _refuse(torch: Any, recorder: Recorder) -> None:
     )
     torch.cuda.memory.change_current_allocator = refusing("it uses an allocator of its own")
     if torch.distributed.is_available():
-        torch.distributed.init_process_group = refusing("it is distributed: only programs of one process are modelled")
+        torch.distributed.init_process_group = refusing(
+            "it is distributed: only programs of one process are modelled"
+        )
 
 
 def _move(torch: Any) -> None:
-    """Cover moves between host and device: for `cuda` without a number, C++ asks the driver for the device."""
+    """Cover moves between host and device: for `cuda` without a number, C++ asks the driver for the
+    device."""
     tensor, load, generator, plain = torch.Tensor, torch.load, torch.Generator, torch.Tensor.to
     cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
 
     @covers(tensor, "to")
-    def to(self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any) -> Any:
+    def to(
+        self: Any, *args: Any, copy: bool = False, memory_format: Any = torch.preserve_format, **kwargs: Any
+    ) -> Any:
         wanted, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
         where = cuda if wanted is not None and (wanted.type == "cuda" or wanted == inside) else wanted
         stays = where is None or (where == cuda and on_device(self))
@@ -210,10 +255,14 @@ def _choose(torch: Any, recorder: Recorder) -> None:
     def by_device(*args: Any, **kwargs: Any) -> Any:
         found = group(*args, **kwargs)
         cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
-        return {(cuda if device == inside else device, dtype): held for (device, dtype), held in found.items()}
+        return {
+            (cuda if device == inside else device, dtype): held for (device, dtype), held in found.items()
+        }
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
-        recorder.notes["torch.compile is left out: its graphs need less for activations and more to compile"] = None
+        recorder.notes[
+            "torch.compile is left out: its graphs need less for activations and more to compile"
+        ] = None
         return model if model is not None else (lambda function: function)
 
     torch.compile = compile
@@ -221,7 +270,8 @@ def _choose(torch: Any, recorder: Recorder) -> None:
 
 
 def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
-    """Remove the data from parameters when they are registered; keep the parameter objects when the module is moved."""
+    """Remove the data from parameters when they are registered; keep the parameter objects when the module is
+    moved."""
 
     @covers(torch.nn.Module, "_apply")
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
@@ -234,12 +284,16 @@ def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
                     self._parameters[key] = device.moved(parameter, function(parameter))
                     if parameter.grad is not None:
                         self._parameters[key].grad = function(parameter.grad)
-            self._buffers.update({key: function(held) for key, held in self._buffers.items() if held is not None})
+            self._buffers.update(
+                {key: function(held) for key, held in self._buffers.items() if held is not None}
+            )
         return self
 
     def register(module: Any, name: str, parameter: Any) -> Any:
         if isinstance(module, torch.nn.RNNBase):
-            recorder.notes["recurrent layers run step by step: cuDNN keeps another amount for backward"] = None
+            recorder.notes["recurrent layers run step by step: cuDNN keeps another amount for backward"] = (
+                None
+            )
         is_plain = type(parameter) is torch.nn.Parameter and parameter.device.type == "cpu"
         return device.parameter(parameter) if is_plain else None
 

@@ -48,7 +48,9 @@ class Recorder:
         self._trace: list[dict[str, Any]] = []
         self._next, self._num_released = 1 << 40, 0
         self._live: dict[int, int] = {}  # bytes by address
-        self._storages: dict[int, tuple[int, Any]] = {}  # an address; the other field keeps the end of its lifetime
+        self._storages: dict[
+            int, tuple[int, Any]
+        ] = {}  # an address; the other field keeps the end of its lifetime
         self._workspaces: dict[int, int] = {}  # by thread
         self._stacks: dict[tuple[tuple[Any, int], ...], list[dict[str, Any]]] = {}
         self._lock = threading.RLock()
@@ -74,7 +76,8 @@ class Recorder:
             self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
 
     def multiplies(self) -> None:
-        """Give each thread that uses cuBLAS its own handle and workspace; the backward pass runs in its own thread."""
+        """Give each thread that uses cuBLAS its own handle and workspace; the backward pass runs in its own
+        thread."""
         handle = int(self._torch._C._current_graph_task_id() != -1)
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
@@ -111,7 +114,8 @@ class Recorder:
             self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
     def _stack(self) -> list[dict[str, Any]]:
-        """Return Python's stack frames; in the backward pass, only the frames of functions that autograd calls."""
+        """Return Python's stack frames; in the backward pass, only the frames of functions that autograd
+        calls."""
         found, frame = [], sys._getframe(2)
         # Between an operator's caller and this frame are the frames of torch's dispatcher.
         hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))
@@ -121,14 +125,17 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         key = tuple(found)
         if key not in self._stacks:
-            names = ({"filename": code.co_filename, "line": line, "name": code.co_name} for code, line in found)
+            names = (
+                {"filename": code.co_filename, "line": line, "name": code.co_name} for code, line in found
+            )
             self._stacks[key] = list(names)
         return self._stacks[key]
 
     # Answers of torch's allocator
 
     def address(self, tensor: Any) -> tuple[int, int]:
-        """Return device and address of the tensor's storage; (-1, 0) if the tensor is sparse or not on the device."""
+        """Return device and address of the tensor's storage; (-1, 0) if the tensor is sparse or not on the
+        device."""
         try:
             found = self._storages.get(tensor.untyped_storage()._cdata)
         except NotImplementedError:
@@ -151,7 +158,9 @@ class Recorder:
     def segments(self) -> list[dict[str, Any]]:
         """Return one allocator segment for each live block."""
         state = {"device": 0, "state": "active_allocated"}
-        blocks = [{**state, "address": at, "size": size, "requested_size": size} for at, size in self._live.items()]
+        blocks = [
+            {**state, "address": at, "size": size, "requested_size": size} for at, size in self._live.items()
+        ]
         return [{**block, "total_size": block["size"], "blocks": [block]} for block in blocks]
 
     def snapshot(self, *_: Any) -> dict[str, Any]:

@@ -20,8 +20,9 @@ _NAMES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 class AutocastSite(Site):
     """Call outermost modules under autocast, and return their outputs in float32.
 
-    A program that is inside its own autocast keeps it, because the program's loss scaling and output types fit it. The
-    read-back then compares the program's type with the requested type. `off` overrides the program's autocast.
+    A program that is inside its own autocast keeps it, because the program's loss scaling and output types
+    fit it. The read-back then compares the program's type with the requested type. `off` overrides the
+    program's autocast.
 
     Within a run, a GradScaler has separate scales with and without autocast.
     """
@@ -102,12 +103,14 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Return device and number type of the module's first floating-point weight, else of the first such input."""
+        """Return device and number type of the module's first floating-point weight, else of the first such
+        input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)
             if weight is not None:
-                # Look for it once, since walking a large model at each call would count as a cost of the setting.
+                # Look for it once, since walking a large model at each call would count as a cost of the
+                # setting.
                 self._weights[module] = weakref.ref(weight)
         for tensor in (weight, *args):
             if isinstance(tensor, self.torch.Tensor) and tensor.is_floating_point():
@@ -141,7 +144,8 @@ class AutocastSite(Site):
         return value
 
     def _mapping_to_float32(self, mapping: Any) -> Any:
-        # Convert in place, so that outputs that are mapping and object (transformers) keep class and attributes.
+        # Convert in place, so that outputs that are mapping and object (transformers) keep class and
+        # attributes.
         if type(mapping) is dict:
             return {key: self._to_float32(item) for key, item in mapping.items()}
         for key, item in list(mapping.items()):

@@ -1,7 +1,9 @@
-"""Apply `loader.batches=by-length`: group sequences from the program's sampler into batches of similar length.
+"""Apply `loader.batches=by-length`: group sequences from the program's sampler into batches of similar
+length.
 
-A forked process reads the lengths once and ends after a few seconds, so the program's random numbers and open files do
-not change. A loader keeps its order if lengths are equal or unknown, or if the loader does not shuffle.
+A forked process reads the lengths once and ends after a few seconds, so the program's random numbers and open
+files do not change. A loader keeps its order if lengths are equal or unknown, or if the loader does not
+shuffle.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 _READING_S = 5.0
 _NUM_BATCHES = 50
-"""Number of batches that are sorted together: enough to find similar lengths, and few compared with an epoch."""
+"""Number of batches that are sorted together: enough to find similar lengths, and few compared with an
+epoch."""
 
 
 class BatchesSite(Site):
@@ -84,14 +87,17 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller last batch."""
+    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller last
+    batch."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
         found, rest = window[:whole], window[whole:]
-        with contextlib.suppress(IndexError, TypeError):  # later samples have no known length and keep their order
+        with contextlib.suppress(
+            IndexError, TypeError
+        ):  # later samples have no known length and keep their order
             found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)

@@ -1,8 +1,8 @@
 """Apply `layout.channels_last` to outermost modules: convert weights once, and inputs at each call.
 
-At the start, weights are converted at the module's first call, after the program has placed them. Torch may be
-in inference mode then (a sanity check before training), and tensors created in inference mode cannot be trained.
-So the conversion leaves inference mode.
+At the start, weights are converted at the module's first call, after the program has placed them. Torch may
+be in inference mode then (a sanity check before training), and tensors created in inference mode cannot be
+trained. So the conversion leaves inference mode.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class ChannelsLastSite(Site):
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
         # A weight with a 1x1 kernel or one channel has the strides of both layouts.
-        telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
+        telling = [
+            weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1
+        ]
         if not telling:
             return answer(setting, None, witness, False, _NO_WEIGHT)
         last = [weight.is_contiguous(memory_format=self.torch.channels_last) for weight in telling]

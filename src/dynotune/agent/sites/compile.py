@@ -24,16 +24,17 @@ _NOTHING = "the program compiles nothing"
 class CompileSite(Site):
     """Apply `compile.mode` in place, so that a module keeps its class, its parameters' names and its hooks.
 
-    A module is compiled after its first call: objects that the first call creates and keeps (anchors, positions, lazy
-    weights) break the graph, and a graph that broke in a loop over layers stays in pieces. A module that runs only once
-    is not compiled.
+    A module is compiled after its first call: objects that the first call creates and keeps (anchors,
+    positions, lazy weights) break the graph, and a graph that broke in a loop over layers stays in pieces. A
+    module that runs only once is not compiled.
 
-    Some modules get the loader's whole batch (file names among tensors), call themselves with the tensors, and then
-    compute the loss. Only the inner calls with tensors are compiled. If the whole module were compiled, the graph would
-    break wherever the loss reads values, and torch would compile again for each number of targets.
+    Some modules get the loader's whole batch (file names among tensors), call themselves with the tensors,
+    and then compute the loss. Only the inner calls with tensors are compiled. If the whole module were
+    compiled, the graph would break wherever the loss reads values, and torch would compile again for each
+    number of targets.
 
-    Within a run, the first calls are over, so whole modules are compiled, and they run eagerly in between. `off`
-    makes a program that compiles itself run eagerly.
+    Within a run, the first calls are over, so whole modules are compiled, and they run eagerly in between.
+    `off` makes a program that compiles itself run eagerly.
     """
 
     is_switched = True
@@ -112,8 +113,8 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
-        """Compile only the whole module, not submodules that ran by themselves before: a submodule with its own graph
-        inside the whole call would end the step of the surrounding CUDA graphs.
+        """Compile only the whole module, not submodules that ran by themselves before: a submodule with its
+        own graph inside the whole call would end the step of the surrounding CUDA graphs.
         """
         parts = {id(part) for part in module.modules()}
         for root in (ref() for ref in self._roots):
@@ -166,7 +167,10 @@ class CompileSite(Site):
             root._compiled_call_impl is compiled for root, compiled in self._compiled
         )
         inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
-        details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
+        details = [
+            *self._refused,
+            *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside),
+        ]
         detail = "; ".join(dict.fromkeys(details))
         found, ok = self.value if is_on else "off", is_on and not self._refused
         return answer(setting, found, _CALLS_OF_ROOTS, ok, detail)

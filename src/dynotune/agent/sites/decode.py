@@ -1,8 +1,9 @@
 """Apply `decode.backend`: decode JPEG files by another library where the program uses Pillow.
 
-The program still gets Pillow's own image. Pillow decodes a file that the other library cannot read, or might read
-differently: not 8-bit grey or RGB, truncated, or scaled during decoding. Pixels of some files are compared between the
-two libraries.
+The program still gets Pillow's own image. Pillow decodes a file that the other library cannot read, or might
+read
+differently: not 8-bit grey or RGB, truncated, or scaled during decoding. Pixels of some files are compared
+between the two libraries.
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ if TYPE_CHECKING:
 
 _NUM_COMPARED, _ROWS = 8, 256
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (
-    "of another format", "of CMYK or another depth", "cut short or damaged", "scaled by draft()", "not decoded",
-)  # fmt: skip
+    "of another format",
+    "of CMYK or another depth",
+    "cut short or damaged",
+    "scaled by draft()",
+    "not decoded",
+)
 _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
 
 
 class SharedCounts:
-    """Array of `num` counts, initially 0, that a process and its forks share; each process adds to its own counts."""
+    """Array of `num` counts, initially 0, that a process and its forks share; each process adds to its own
+    counts."""
 
     def __init__(self, num: int) -> None:
         self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
@@ -183,7 +189,8 @@ class DecodeSite(Site):
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of an 8-bit grey or three-colour JPEG file; raise NotExact for other files."""
+    """Return height, width and channels of an 8-bit grey or three-colour JPEG file; raise NotExact for other
+    files."""
     if data[:3] != b"\xff\xd8\xff":
         raise NotExact(FORMAT)
     at = 2
@@ -193,5 +200,7 @@ def shape_of(data: bytes) -> tuple[int, int, int]:
             if depth != 8 or num_channels not in (1, 3):
                 raise NotExact(DEPTH)
             return height, width, num_channels
-        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # padding or a segment
+        at += (
+            1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        )  # padding or a segment
     raise NotExact(DAMAGED)

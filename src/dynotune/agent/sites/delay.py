@@ -1,11 +1,12 @@
-"""Delay one part of each step on purpose: the host, the device, a transfer, the loader, a rank, or a function.
+"""Delay one part of each step on purpose: the host, the device, a transfer, the loader, a rank, or a
+function.
 
-How much longer a step becomes, over the delay, tells whether that part is critical: about 1 if the step waits for it,
-about 0 if the delay disappears behind another part. Coz (Curtsinger and Berger, SOSP 2015) does the converse for
-threads.
+How much longer a step becomes, over the delay, tells whether that part is critical: about 1 if the step waits
+for it, about 0 if the delay disappears behind another part. Coz (Curtsinger and Berger, SOSP 2015) does the
+converse for threads.
 
-A delay is switched on and off as a setting is, and read back: the seconds that a step was really delayed by, which the
-parent divides by.
+A delay is switched on and off as a setting is, and read back: the seconds that a step was really delayed by,
+which the parent divides by.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
 CALIBRATION_CYCLES = 2_000_000  # about a millisecond of a GPU's clock
 CALIBRATION_BYTES, MOST_BYTES = 16 << 20, 1 << 30
 MOST_TIMED = 256  # pairs of events of the device that wait to be read
-LEAST_SHARE = 0.75  # of the wanted delay; a longer one, as a busy core makes it, is what the answer is divided by
+LEAST_SHARE = (
+    0.75  # of the wanted delay; a longer one, as a busy core makes it, is what the answer is divided by
+)
 MONITORING_NAME = "dynotune"
 
 
 class DelaySite(Site):
-    """Delay every step by `value` seconds while it is on. `between_steps` is called at the end of each step."""
+    """Delay every step by `value` seconds while it is on. `between_steps` is called at the end of each
+    step."""
 
     is_switched = True
     acts_between_steps = True
@@ -71,7 +75,8 @@ class DelaySite(Site):
 
 
 class HostDelay(DelaySite):
-    """Keep the thread in which steps end busy; of several ranks, only the one that the setting's site names."""
+    """Keep the thread in which steps end busy; of several ranks, only the one that the setting's site
+    names."""
 
     def between_steps(self) -> None:
         rank = self.setting["site"].get("rank")
@@ -140,7 +145,8 @@ class TimedOnDevice(DelaySite):
         raise NotImplementedError
 
     def rate(self, amount: int) -> float:
-        """Return `amount` over the seconds that it takes the device: the second of two times, when all is loaded."""
+        """Return `amount` over the seconds that it takes the device: the second of two times, when all is
+        loaded."""
         seconds = 0.0
         for _ in range(2):
             begin, end = self.enqueue(amount)
@@ -200,10 +206,11 @@ class TransferDelay(TimedOnDevice):
 
 
 class LoaderDelay(DelaySite):
-    """Let each worker of the loaders sleep in its fetch, so that a batch is later by the delay at the workers' rate.
+    """Let each worker of the loaders sleep in its fetch, so that a batch is later by the delay at the
+    workers' rate.
 
-    Without workers, the thread that draws a batch sleeps. A step that draws several batches is later by the delay of
-    each; what is read back is the delay of a step.
+    Without workers, the thread that draws a batch sleeps. A step that draws several batches is later by the
+    delay of each; what is read back is the delay of a step.
     """
 
     acts_in_loaders = True
@@ -216,7 +223,8 @@ class LoaderDelay(DelaySite):
 
     @property
     def num_queued(self) -> int:  # type: ignore[override]
-        # Batches that are ready hide the delay until they are used up; the loader then makes fewer than are drawn.
+        # Batches that are ready hide the delay until they are used up; the loader then makes fewer than are
+        # drawn.
         return 2 * self.program.num_queued
 
     def on(self) -> None:
@@ -237,9 +245,9 @@ class LoaderDelay(DelaySite):
 class FunctionDelay(DelaySite):
     """Keep a function of the program busy, at its first call in each step.
 
-    The setting's site names the function by its `file`, whole or as `place` shortens it, a `line`, and its `name`
-    if that is known. From Python 3.12 on the interpreter calls back where this code alone begins. Before, the
-    function's owner gets a cover.
+    The setting's site names the function by its `file`, whole or as `place` shortens it, a `line`, and its
+    `name` if that is known. From Python 3.12 on the interpreter calls back where this code alone begins.
+    Before, the function's owner gets a cover.
     """
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
@@ -288,7 +296,10 @@ class FunctionDelay(DelaySite):
             code = getattr(each, "__code__", None) if type(each).__name__ == "function" else None
             if code is None or code.co_name != site.get("name", code.co_name):
                 continue
-            if site.get("file") not in (code.co_filename, short_path(code.co_filename)) or line not in lines_of(code):
+            if site.get("file") not in (
+                code.co_filename,
+                short_path(code.co_filename),
+            ) or line not in lines_of(code):
                 continue
             if found is None or code.co_firstlineno > found.__code__.co_firstlineno:
                 found = each

@@ -15,7 +15,8 @@ _MIB = 1024 * 1024
 
 
 class DistributedSite(WrapperSite):
-    """Cover DistributedDataParallel's constructor, and register a communication hook unless the program has its own."""
+    """Cover DistributedDataParallel's constructor, and register a communication hook unless the program has
+    its own."""
 
     WITNESS = "what DistributedDataParallel was built with"
     NONE = "the program built no DistributedDataParallel, or called none"
@@ -46,5 +47,7 @@ class DistributedSite(WrapperSite):
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
             module.register_comm_hook(None, getattr(default_hooks, name + "_compress_hook"))
-        names = [getattr(hook, "__name__", "").replace("_compress_hook", "") for hook, _ in module._comm_hooks]
+        names = [
+            getattr(hook, "__name__", "").replace("_compress_hook", "") for hook, _ in module._comm_hooks
+        ]
         self._found.setdefault(_HOOK, set()).add(names[0] if names else "none")

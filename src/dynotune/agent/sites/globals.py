@@ -1,4 +1,5 @@
-"""Apply settings with one value for the whole process: an attribute of a Python module, or a setter and its getter."""
+"""Apply settings with one value for the whole process: an attribute of a Python module, or a setter and its
+getter."""
 
 from __future__ import annotations
 
@@ -84,8 +85,8 @@ class GlobalSite(Site):
     def _value(self, setting: Planned) -> Any:
         """Return the present value. Raises NotSwitched: it cannot be read.
 
-        Within a run, the value is read by the getter alone, because a value of torch's newer attribute could not be
-        restored.
+        Within a run, the value is read by the getter alone, because a value of torch's newer attribute could
+        not be restored.
         """
         try:
             return present_value(self.torch, setting["site"], self.at_start)
@@ -125,7 +126,8 @@ class GlobalSite(Site):
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _make_final(self, setting: Planned) -> None:
-        """Set the value once, and make the program's own call do nothing, since torch raises at a second call."""
+        """Set the value once, and make the program's own call do nothing, since torch raises at a second
+        call."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
 
@@ -138,8 +140,8 @@ class GlobalSite(Site):
 def present_value(torch: Any, site: dict[str, Any], with_newer: bool) -> Any:
     """Read the setting's present value.
 
-    `with_newer`: whether to read torch's newer attribute where the getter raises, which happens once the program has
-    used that attribute. Raises AttributeError: this version of torch does not have the setting.
+    `with_newer`: whether to read torch's newer attribute where the getter raises, which happens once the
+    program has used that attribute. Raises AttributeError: this version of torch does not have the setting.
     """
     if site["type"] == "attr":
         return resolve(torch, site["path"])

@@ -1,8 +1,8 @@
 """Apply `loader.*`: arguments of torch's DataLoader.
 
 At the start, one cover of `DataLoader.__init__` applies all loader settings to every loader that the program
-builds, because the settings depend on each other: several need workers. Subclasses and frameworks that build a
-loader from another loader's attributes call this constructor.
+builds, because the settings depend on each other: several need workers. Subclasses and frameworks that build
+a loader from another loader's attributes call this constructor.
 
 Within a run, loaders exist and cannot be changed, so a second loader stands in for each.
 """
@@ -73,7 +73,8 @@ class LoaderSite(Site):
         return dict.fromkeys(self._asked, reason) if reason else {}
 
     def _rewrite(self, bound: BoundArguments) -> dict[str, str]:
-        """Change the arguments of one constructor call; map each argument that could not be changed to the reason."""
+        """Change the arguments of one constructor call; map each argument that could not be changed to the
+        reason."""
         arguments, parameters = bound.arguments, bound.signature.parameters
         refused: dict[str, str] = {}
         asked = dict(self._asked)
@@ -148,8 +149,8 @@ class LoaderSite(Site):
 def _context_of_new_workers() -> str | None:
     """Return the start method for workers that the program did not request; None for Python's default.
 
-    From Python 3.14 on the default is a fork server, whose workers run the program's main module again. A program
-    written without workers may not be safe to run again, so its workers are forked, as before 3.14.
+    From Python 3.14 on the default is a fork server, whose workers run the program's main module again. A
+    program written without workers may not be safe to run again, so its workers are forked, as before 3.14.
     """
     import multiprocessing
 

@@ -1,9 +1,9 @@
 """Replace a loader of the program for a while by a second loader over the same dataset and sampler.
 
-Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. Batches
-that a loader has ready when the other loader takes over stay until that loader's next turn, or the epoch's end. Workers
-of the replaced loader finish their present batches, and meanwhile compete with the other workers for cores; the
-batches that they have not begun are held back until that loader's next turn.
+Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch.
+Batches that a loader has ready when the other loader takes over stay until that loader's next turn, or the
+epoch's end. Workers of the replaced loader finish their present batches, and meanwhile compete with the other
+workers for cores; the batches that they have not begun are held back until that loader's next turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ..core.program import Program
 
     class Decoder(Protocol):
-        """A site that decodes in workers: `counts` of all workers, and `covering`, within which they are forked."""
+        """A site that decodes in workers: `counts` of all workers, and `covering`, within which they are
+        forked."""
 
         counts: Any
 
@@ -43,7 +44,8 @@ _FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context", DECOD
 
 
 def router_of(program: Program) -> Router:
-    """Return the program's only router, because candidates share their ready batches at the end of an epoch."""
+    """Return the program's only router, because candidates share their ready batches at the end of an
+    epoch."""
     if program.loader_router is None:
         program.loader_router = Router(program)
         program.loaders.draw_through(program.loader_router.around)
@@ -52,7 +54,8 @@ def router_of(program: Program) -> Router:
 
 
 class Router:
-    """Route each draw of a batch to the program's own iterator, or to an iterator with the options `active`."""
+    """Route each draw of a batch to the program's own iterator, or to an iterator with the options
+    `active`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -61,7 +64,9 @@ class Router:
         self.decoders: dict[Options, Decoder] = {}
         """Decoders of the workers, for options that have one."""
         self.failure = ""
-        self.num_drained = 0  # draws at epochs' ends, of batches that were ready and that no new batch replaced
+        self.num_drained = (
+            0  # draws at epochs' ends, of batches that were ready and that no new batch replaced
+        )
         self._seen: dict[int, _Sources] = {}
         self._used: Used = {}
 
@@ -87,8 +92,8 @@ class Router:
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
     def waiting(self) -> tuple[bool, bool, int]:
-        """Return whether workers of unused iterators are idle, whether queues of used ones are empty or full, and the
-        number of batches ready to be drawn.
+        """Return whether workers of unused iterators are idle, whether queues of used ones are empty or full,
+        and the number of batches ready to be drawn.
         """
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
         idle, steady, ready = zip(*found) if found else ((), (), (0,))
@@ -96,7 +101,8 @@ class Router:
 
     @property
     def sees_loaders(self) -> bool:
-        """Tell whether it knows the steps' loaders; batches may be drawn in another thread, where it knows nothing."""
+        """Tell whether it knows the steps' loaders; batches may be drawn in another thread, where it knows
+        nothing."""
         return bool(self._seen) and not self.failure
 
     def num_ready(self) -> int:
@@ -104,12 +110,13 @@ class Router:
         return sum(sources.waiting(self.active)[2] for sources in list(self._seen.values()))
 
     def busy_share(self) -> float | None:
-        """Return the largest share of a loader's workers that may have been busy in a step; None without workers.
+        """Return the largest share of a loader's workers that may have been busy in a step; None without
+        workers.
 
         No more workers than cores make batches at a time.
 
-        Batches that were asked for and are not ready are being made, or wait for a worker: then the share exceeds 1.
-        One more may have been made since the step drew its batch.
+        Batches that were asked for and are not ready are being made, or wait for a worker: then the share
+        exceeds 1. One more may have been made since the step drew its batch.
         """
         found = [sources.busy_share(self.active) for sources in list(self._seen.values())]
         return max((share for share in found if share is not None), default=None)
@@ -150,7 +157,8 @@ class Router:
         return __next__
 
     def _sources(self, iterator: Any) -> _Sources | None:
-        """Return the `_Sources` of an iterator whose batches belong to the steps; None for other iterators."""
+        """Return the `_Sources` of an iterator whose batches belong to the steps; None for other
+        iterators."""
         try:
             found = self._seen.get(id(iterator))
             if found is not None and found.is_of_this_epoch(iterator):
@@ -160,7 +168,9 @@ class Router:
             if get_ident() != self._thread:
                 self.failure = "batches are drawn in another thread than steps are made in"
                 return None
-            made = self._seen[id(iterator)] = _Sources(iterator, self._program, lambda one: self._seen.pop(one, None))
+            made = self._seen[id(iterator)] = _Sources(
+                iterator, self._program, lambda one: self._seen.pop(one, None)
+            )
             return made
         except Exception as error:
             self._program.log("loader switch", error)
@@ -168,7 +178,8 @@ class Router:
 
 
 class _Sources:
-    """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that iterator."""
+    """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that
+    iterator."""
 
     def __init__(self, own: Any, program: Program, forget: Callable[[int], Any]) -> None:
         identity = id(own)
@@ -178,14 +189,16 @@ class _Sources:
         self._others: dict[Options, Any] = {}
         self._drawn: Options | None = None
         self._held: dict[int, list[tuple[Any, Any]]] = {}
-        """For an iterator, by its identity, tasks that its workers have not begun, each with its worker's queue."""
+        """For an iterator, by its identity, tasks that its workers have not begun, each with its worker's
+        queue."""
 
     @property
     def has_others(self) -> bool:
         return bool(self._others)
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
-        """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart it."""
+        """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart
+        it."""
         return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -273,7 +286,8 @@ class _Sources:
                 queue.put(task)
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
-        """Draw a batch of `source`; once the sampler is exhausted, draw a batch that another iterator has left."""
+        """Draw a batch of `source`; once the sampler is exhausted, draw a batch that another iterator has
+        left."""
         self._release(source)
         try:
             return original(source)
@@ -319,7 +333,8 @@ class _Sources:
 
 
 def _arguments(iterator: Any) -> dict[str, Any]:
-    """Return the loader's arguments with which its iterator really works, by name; None for those it lacks."""
+    """Return the loader's arguments with which its iterator really works, by name; None for those it
+    lacks."""
     workers = getattr(iterator, "_workers", ())
     return {
         "num_workers": len(workers),

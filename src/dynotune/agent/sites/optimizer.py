@@ -93,7 +93,8 @@ class OptimizerSite(Site):
         return [optimizer for optimizer in (ref() for ref in self._known) if optimizer is not None]
 
     def _move_counts(self, optimizer: Any) -> None:
-        """Move step counts: a fused kernel keeps them on the parameter's device, other kernels on the host."""
+        """Move step counts: a fused kernel keeps them on the parameter's device, other kernels on the
+        host."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 step = optimizer.state.get(parameter, {}).get("step")
@@ -107,7 +108,8 @@ class OptimizerSite(Site):
         return "the program built none of " + names
 
     def _rewrite(self, bound: BoundArguments) -> str:
-        """Change the arguments of one optimizer's constructor, or return why the arguments cannot be changed."""
+        """Change the arguments of one optimizer's constructor, or return why the arguments cannot be
+        changed."""
         arguments = bound.arguments
         if not self.value:
             # None rather than False: False would also turn off foreach, which torch uses by default on a GPU.
@@ -151,13 +153,15 @@ class OptimizerSite(Site):
         self._look()
 
     def _look(self) -> None:
-        """Record the settings of living optimizers; for deleted optimizers, keep the last recorded settings."""
+        """Record the settings of living optimizers; for deleted optimizers, keep the last recorded
+        settings."""
         if living := self._living():
             groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
             self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
-        """Turn `fused` off again for optimizers with sparse gradients, which are known only from this call on."""
+        """Turn `fused` off again for optimizers with sparse gradients, which are known only from this call
+        on."""
         if not self.value:
             return
         sparse = {
@@ -190,7 +194,8 @@ class OptimizerSite(Site):
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the parameter groups that choose no implementation themselves, without changing the program's dicts."""
+    """Return the parameter groups that choose no implementation themselves, without changing the program's
+    dicts."""
     if not isinstance(params, (list, tuple)):
         return params
     return [
@@ -202,7 +207,8 @@ def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) 
 
 
 def _parameters(params: Any) -> Iterator[Any]:
-    """Yield the tensors in an optimizer's argument: tensors, (name, tensor) pairs, or groups of tensors or pairs."""
+    """Yield the tensors in an optimizer's argument: tensors, (name, tensor) pairs, or groups of tensors or
+    pairs."""
     for item in [params] if hasattr(params, "is_floating_point") else params:
         if isinstance(item, dict):
             if hasattr(item["params"], "__next__"):

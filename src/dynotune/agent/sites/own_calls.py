@@ -17,8 +17,9 @@ _PLAIN = (int, float, bool, complex, type(None))
 class OwnCalls:
     """Calls that a module's `forward` makes to the module itself, during the module's first call.
 
-    `once_in_tensors` is true if `forward` called the module exactly once, with only tensors, without further calls
-    inside. Several calls would each begin a step of CUDA graphs, which overwrites the results of the previous call.
+    `once_in_tensors` is true if `forward` called the module exactly once, with only tensors, without further
+    calls inside. Several calls would each begin a step of CUDA graphs, which overwrites the results of the
+    previous call.
     """
 
     def __init__(self, module: Any, tensor: type) -> None:
@@ -50,8 +51,9 @@ class OwnCalls:
 
 
 class CompiledInside:
-    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of `forward` if
-    all inputs are tensors. If the program has replaced `forward` meanwhile, call the replacement.
+    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of
+    `forward` if all inputs are tensors. If the program has replaced `forward` meanwhile, call the
+    replacement.
     """
 
     def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
@@ -73,8 +75,8 @@ class CompiledInside:
 class Cover:
     """Call `call(forward, args, kwargs)` in place of a module's `forward`.
 
-    The cover is a method: if a hook copies or saves the module in a call, the copy has its own cover, and a pickle
-    finds the cover by name.
+    The cover is a method: if a hook copies or saves the module in a call, the copy has its own cover, and a
+    pickle finds the cover by name.
 
     Raises AttributeError: the module's `forward` is not a method.
     """
@@ -92,7 +94,8 @@ class Cover:
         self._covered = types.MethodType(covered, module)
 
     def put_on(self) -> bool:
-        """Wrap `forward`, unless other code has replaced `forward` before; return whether `forward` is wrapped."""
+        """Wrap `forward`, unless other code has replaced `forward` before; return whether `forward` is
+        wrapped."""
         if self._module.forward != self._forward:
             return False
         self._module.__dict__["forward"] = self._covered

@@ -19,6 +19,8 @@ class PreloadSite(Site):
             mapped = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
         found = "system"
         for name, libraries in setting["site"]["libraries"].items():
-            if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):
+            if any(
+                file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped
+            ):
                 found = name
         return answer(setting, found, "libraries mapped into the process", found == setting["value"])

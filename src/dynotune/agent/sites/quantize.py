@@ -1,4 +1,5 @@
-"""Quantize weights of `nn.Linear` to 8 bits, with torchao from the user's environment, while nothing is trained."""
+"""Quantize weights of `nn.Linear` to 8 bits, with torchao from the user's environment, while nothing is
+trained."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _TRAINS = "it trains, or runs in training mode with gradients, and torchao's qua
 class QuantizeSite(Site):
     """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that are not quantized.
 
-    A quantized module that is called for training gets its original weights back, if an optimizer has kept them.
-    Within a run, the site keeps them.
+    A quantized module that is called for training gets its original weights back, if an optimizer has kept
+    them. Within a run, the site keeps them.
     """
 
     is_switched = True
@@ -79,7 +80,8 @@ class QuantizeSite(Site):
             self._kept += [(layer, weight, layer.weight) for layer, weight in pairs]
 
     def _give_back(self, why: str) -> None:
-        """Give all modules their original weights back, where these were kept; then no quantized layer counts."""
+        """Give all modules their original weights back, where these were kept; then no quantized layer
+        counts."""
         alive = [(layer(), weight()) for layer, weight in self._own]
         exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
         self._own, self.failure = [], why
@@ -87,7 +89,8 @@ class QuantizeSite(Site):
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
         """Quantize layers of a module in place; return the quantized layers with their original weights.
 
-        Raises Exception: the module trains, torchao is missing or fails, or no layer was quantized; all weights stay.
+        Raises Exception: the module trains, torchao is missing or fails, or no layer was quantized; all
+        weights stay.
         """
         torch, names = self.torch, dict(root.named_modules())
         if not any(isinstance(one, torch.nn.Linear) for one in names.values()):
@@ -103,7 +106,9 @@ class QuantizeSite(Site):
         except (ImportError, AttributeError) as error:
             raise RuntimeError("torchao is missing or too old: %s" % error) from error
         unfit = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
-        layers = {n: m for n, m in names.items() if isinstance(m, torch.nn.Linear) and not isinstance(m, unfit)}
+        layers = {
+            n: m for n, m in names.items() if isinstance(m, torch.nn.Linear) and not isinstance(m, unfit)
+        }
         own = [
             (layer, layer.weight)
             for name, layer in layers.items()
@@ -113,7 +118,9 @@ class QuantizeSite(Site):
         ]
         try:
             with torch.inference_mode(False), torch.no_grad():
-                library.quantize_(root, config, filter_fn=lambda layer, _: any(layer is one for one, _ in own))
+                library.quantize_(
+                    root, config, filter_fn=lambda layer, _: any(layer is one for one, _ in own)
+                )
         except BaseException:
             exchange(own)
             raise

@@ -119,8 +119,12 @@ class Settings:
             return output
 
     def readback(self) -> list[Answer]:
-        """Return the state of the live process: one dict per setting, with the fields of `schema.run.Readback`."""
-        answers = [answer(setting, None, "none", False, "this dynotune cannot apply it") for setting in self._unplaced]
+        """Return the state of the live process: one dict per setting, with the fields of
+        `schema.run.Readback`."""
+        answers = [
+            answer(setting, None, "none", False, "this dynotune cannot apply it")
+            for setting in self._unplaced
+        ]
         for site in self._sites:
             if site.failure:
                 answers.extend(answer(setting, None, "none", False, site.failure) for setting in site.planned)

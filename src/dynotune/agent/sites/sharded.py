@@ -1,4 +1,5 @@
-"""Apply `fsdp.…`, equally on every rank: when modules sharded by `fully_shard` gather and release parameters."""
+"""Apply `fsdp.…`, equally on every rank: when modules sharded by `fully_shard` gather and release
+parameters."""
 
 from __future__ import annotations
 
@@ -32,12 +33,16 @@ class ShardedSite(WrapperSite):
             seen.update(map(id, units))
             state = outermost._get_fsdp_state()
             if not getattr(state, "_dynotune_asked", False):
-                state._dynotune_asked = True  # the model may be called alone first, and inside another module later
+                state._dynotune_asked = (
+                    True  # the model may be called alone first, and inside another module later
+                )
                 self._ask(outermost, [one for one in units if _groups(one)])
 
     def _ask(self, outermost: Any, units: list[Any]) -> None:
-        """Apply the settings to one model's sharded modules; modules without own parameters have nothing to gather."""
-        # The outermost module is needed again when the backward pass begins, so `fully_shard` keeps it gathered.
+        """Apply the settings to one model's sharded modules; modules without own parameters have nothing to
+        gather."""
+        # The outermost module is needed again when the backward pass begins, so `fully_shard` keeps it
+        # gathered.
         inner = [one for one in units if one is not outermost] or units
         if _RESHARD in self._asked:
             for unit in inner:
@@ -48,7 +53,8 @@ class ShardedSite(WrapperSite):
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:
-        """Let each module gather the next modules' parameters ahead, in the order of definition; return how many do."""
+        """Let each module gather the next modules' parameters ahead, in the order of definition; return how
+        many do."""
         if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
             self._reason = "the program has chosen what to gather ahead itself"
         else:
@@ -64,7 +70,9 @@ def _groups(module: Any) -> list[Any]:
     """Return a module's groups of sharded parameters; before torch 2.12 a module has at most one group."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
-    return list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]
+    return (
+        list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]
+    )
 
 
 def _ahead(module: Any, direction: str) -> list[Any]:

@@ -31,10 +31,11 @@ class Site:
 
     A site is used in one of two ways:
 
-    - At the start (`at_start`), the objects on which the settings act do not exist yet. `Settings` calls `on` once,
-      when torch has just been imported, and calls the hooks while the program makes its objects. The settings stay.
-    - Within a run, the objects exist. `ArmSwitch` calls `on` and `off` between two steps, again and again. `off`
-      restores the program's own values.
+    - At the start (`at_start`), the objects on which the settings act do not exist yet. `Settings` calls `on`
+      once, when torch has just been imported, and calls the hooks while the program makes its objects. The
+      settings stay.
+    - Within a run, the objects exist. `ArmSwitch` calls `on` and `off` between two steps, again and again.
+      `off` restores the program's own values.
 
     In both ways `cannot` is asked before `on`, and `read` reads the settings back from the living objects.
 
@@ -52,7 +53,8 @@ class Site:
     acts_in_calls = False
     """Whether calls of outermost modules run differently with the settings, and may fail."""
     acts_in_loaders = False
-    """Whether the settings act on loaders alone, so not within a call, and at extra cost when an epoch begins."""
+    """Whether the settings act on loaders alone, so not within a call, and at extra cost when an epoch
+    begins."""
     compiles = False
     """Whether the first steps after switching on compile."""
     acts_between_steps = False
@@ -64,9 +66,11 @@ class Site:
     suits_ranks = True
     """Whether ranks that share a model can switch at the same step."""
     num_queued = 0
-    """Largest number of ready batches from before the last switch; 0 if batches are the same with the settings."""
+    """Largest number of ready batches from before the last switch; 0 if batches are the same with the
+    settings."""
     draws_elsewhere = False
-    """Whether the router draws batches of another iterator with the settings, and so knows how many are ready."""
+    """Whether the router draws batches of another iterator with the settings, and so knows how many are
+    ready."""
     num_workers = 0
     """Number of workers of each loader with the settings; 0 if the settings do not set it."""
 
@@ -101,7 +105,8 @@ class Site:
         """Act at the end of a step, while the settings are on."""
 
     def check(self, is_on: bool) -> None:
-        """Raise NotSwitched if the present value is not the setting's value while it is on, else the program's."""
+        """Raise NotSwitched if the present value is not the setting's value while it is on, else the
+        program's."""
         if self.failure:
             raise NotSwitched(self.failure)
 
@@ -145,7 +150,8 @@ class Site:
         return args, kwargs
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
-        """Return None or `(context, finish)`: call the module in `context`, and pass its output through `finish`."""
+        """Return None or `(context, finish)`: call the module in `context`, and pass its output through
+        `finish`."""
 
     # The program's objects
 
@@ -192,9 +198,11 @@ def cover_constructor(
     otherwise: Callable[[str], T],
     built: Callable[[Any, T], None],
 ) -> None:
-    """Let `rewrite` change the arguments of a class's constructor; `built` gets the object and `rewrite`'s result.
+    """Let `rewrite` change the arguments of a class's constructor; `built` gets the object and `rewrite`'s
+    result.
 
-    If no argument was changed, `otherwise` makes the result from the error's text ("" if torch refuses the call).
+    If no argument was changed, `otherwise` makes the result from the error's text ("" if torch refuses the
+    call).
     """
     original = kind.__init__
     signature = inspect.signature(original)
@@ -213,8 +221,11 @@ def cover_constructor(
         built(made, found)
 
 
-def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Make a call inside the given contexts, the last outermost; pass the output through each context's `finish`."""
+def call_inside(
+    entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    """Make a call inside the given contexts, the last outermost; pass the output through each context's
+    `finish`."""
     if not entered:
         return call(module, *args, **kwargs)
     context, finish = entered[-1]

@@ -1,7 +1,7 @@
 """Apply `transfer.non_blocking`: the program does not wait for copies from pinned host memory to the GPU.
 
-Only copies from pinned memory to the GPU are changed. For unpinned memory the flag `non_blocking` does nothing; from
-GPU to host it would let the program read data that has not arrived.
+Only copies from pinned memory to the GPU are changed. For unpinned memory the flag `non_blocking` does
+nothing; from GPU to host it would let the program read data that has not arrived.
 """
 
 from __future__ import annotations

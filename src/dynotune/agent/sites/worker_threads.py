@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class WorkerThreadsSite(Site):
-    """Set a worker's threads after torch has given the worker one thread, before the program's own `worker_init_fn`."""
+    """Set a worker's threads after torch has given the worker one thread, before the program's own
+    `worker_init_fn`."""
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
         super().__init__(planned, program, at_start)
@@ -54,7 +55,8 @@ class WorkerThreadsSite(Site):
                     sys.modules["cv2"].setNumThreads(cv2_num)
 
     def _let_go(self) -> int:
-        """End threads that a fork does not copy but a worker would wait for. Return how many threads OpenCV had."""
+        """End threads that a fork does not copy but a worker would wait for. Return how many threads OpenCV
+        had."""
         self._keeps, num = True, 0
         if self.value > 1:  # torch's threads, which torch starts again when needed
             with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
@@ -94,12 +96,15 @@ class WorkerThreadsSite(Site):
         witness = "workers forked from this process"
         if done < num or not num:
             why = "%d of %d workers could not be set" % (num - done, num)
-            return answer(setting, None, witness, False, why if num else "the program forked no worker of a DataLoader")
+            return answer(
+                setting, None, witness, False, why if num else "the program forked no worker of a DataLoader"
+            )
         return answer(setting, self.value, witness, True, "%d workers" % num)
 
 
 class _Begin:
-    """A `worker_init_fn` for forked workers; any other worker gets only the program's own `worker_init_fn`."""
+    """A `worker_init_fn` for forked workers; any other worker gets only the program's own
+    `worker_init_fn`."""
 
     def __init__(self, site: WorkerThreadsSite, own: Callable[[int], Any] | None) -> None:
         self._site, self._own = site, own

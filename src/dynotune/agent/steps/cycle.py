@@ -1,8 +1,8 @@
 """Find the step: the shortest cycle that a program's events repeat.
 
-Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each event has a token, a small
-number that stands for the object and, for modules, for gradients on or off. These functions are pure and know nothing
-of torch.
+Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each event has a token, a
+small number that stands for the object and, for modules, for gradients on or off. These functions are pure
+and know nothing of torch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ TRAINING, INFERENCE = "training", "inference"
 _MIN_REPEATS = 3
 # The same for draws alone: a thread may draw some batches before the first call.
 _MIN_DRAWS = 16
-# Required length of the tail if the cycle leaves out an event seen before: text encoder, 50 × denoiser, decoder is not
-# a program that only calls a denoiser.
+# Required length of the tail if the cycle leaves out an event seen before: text encoder, 50 × denoiser,
+# decoder is not a program that only calls a denoiser.
 _MIN_TAIL = 256
-# The same length if an optimizer exists that has not stepped: gradients may accumulate over very many batches.
+# The same length if an optimizer exists that has not stepped: gradients may accumulate over very many
+# batches.
 _MIN_TAIL_WITHOUT_STEP = 4096
 # In slow programs, this time replaces waiting for hundreds of events.
 _PATIENCE_S = 20.0
@@ -46,7 +47,8 @@ class Cycle:
         self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
     def parts(self, tokens: list[Token]) -> list[dict[str, Any]]:
-        """Return the events of the cycle in order, with the fields of `schema.cycle.CyclePart`; repeats are counted."""
+        """Return the events of the cycle in order, with the fields of `schema.cycle.CyclePart`; repeats are
+        counted."""
         parts: list[dict[str, Any]] = []
         for number in self.sequence:
             kind, name = tokens[number].kind, tokens[number].name
@@ -64,7 +66,8 @@ def find(
 
     Args:
         events: numbers of tokens in order of time. `times`: time of each event in seconds.
-        num_optimizers: number of optimizers; a program with optimizers trains, and each should step in a cycle.
+        num_optimizers: number of optimizers; a program with optimizers trains, and each should step in a
+            cycle.
     """
     relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
@@ -84,7 +87,8 @@ def find(
 def _relevant(
     events: list[int], times: list[float], tokens: list[Token], phase: str | None
 ) -> tuple[list[int], list[float]]:
-    """Return optimizer steps, calls with gradients and the draws before such calls; for inference, the other events.
+    """Return optimizer steps, calls with gradients and the draws before such calls; for inference, the other
+    events.
 
     Events of an evaluation during training would otherwise become part of the cycle, or hide the cycle.
     """
@@ -100,7 +104,11 @@ def _relevant(
             trains = False
         drawing = token.kind == DRAW
         trains = trains or token.kind == STEP or token.with_grad
-    keep = {n for n in set(events) if tokens[n].kind in (STEP, REPLAY) or tokens[n].with_grad or votes.get(n, 0) > 0}
+    keep = {
+        n
+        for n in set(events)
+        if tokens[n].kind in (STEP, REPLAY) or tokens[n].with_grad or votes.get(n, 0) > 0
+    }
     if phase == INFERENCE:
         keep = {n for n in set(events) if n not in keep or tokens[n].kind == REPLAY}
     kept = [(n, t) for n, t in zip(events, times) if n in keep]
@@ -108,7 +116,8 @@ def _relevant(
 
 
 def _tail_period(events: list[int]) -> tuple[int, int] | None:
-    """Return the shortest period that repeats at the list's end, and its repeats' length; None with too few repeats."""
+    """Return the shortest period that repeats at the list's end, and its repeats' length; None with too few
+    repeats."""
     size = len(events)
     last = events[-1] if events else None
     for period in range(1, size // _MIN_REPEATS + 1):
@@ -128,9 +137,15 @@ def _periodic_length(events: list[int], period: int) -> int:
 
 
 def _explains(
-    events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
+    events: list[int],
+    times: list[float],
+    tokens: list[Token],
+    sequence: list[int],
+    length: int,
+    num_optimizers: int,
 ) -> bool:
-    """Tell whether the cycle is acceptable although the cycle lacks an event that occurred before or is expected."""
+    """Tell whether the cycle is acceptable although the cycle lacks an event that occurred before or is
+    expected."""
     # An event that occurred before the first update and never again served to build the model.
     begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
     missing = set(events[begin:]) - set(sequence)
@@ -146,7 +161,8 @@ def _explains(
 
 
 def _longest_gap(events: list[int], number: int) -> int:
-    """Return the largest number of events between two occurrences of token `number`, or before its first occurrence."""
+    """Return the largest number of events between two occurrences of token `number`, or before its first
+    occurrence."""
     longest, previous = 0, -1
     for position, event in enumerate(events):
         if event == number:
@@ -169,7 +185,8 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """Return the rarest token, which ends the step; of equally rare tokens an optimizer's, else the last token."""
+    """Return the rarest token, which ends the step; of equally rare tokens an optimizer's, else the last
+    token."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}
     rarest = min(counts.values())

@@ -1,4 +1,5 @@
-"""Collect events from loaders, optimizers, scalers and captured graphs, which are covered after torch is imported."""
+"""Collect events from loaders, optimizers, scalers and captured graphs, which are covered after torch is
+imported."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class LoaderHooks:
     """Call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
-    `steps.waited_before(key, seconds)` reports the time to create an iterator, which starts workers, and the time to
-    find an iterator exhausted, which ends workers.
+    `steps.waited_before(key, seconds)` reports the time to create an iterator, which starts workers, and the
+    time to find an iterator exhausted, which ends workers.
 
     `met`: called as `met(key, loader)` when an iterator of a loader is created; returns the key to use.
     """
@@ -137,7 +138,8 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
 def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
     """Report to `steps` each new optimizer, and the begin and end of each of its steps.
 
-    An optimizer step that a GradScaler skips because of infinities still counts, because the program's cycle continues.
+    An optimizer step that a GradScaler skips because of infinities still counts, because the program's cycle
+    continues.
 
     `compiled`: non-empty once the process compiles; torch.compile can trace a hook only from then on.
     """

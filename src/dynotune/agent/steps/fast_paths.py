@@ -1,7 +1,8 @@
 """Record frequent events quickly, since each costs time in every step; process events later, many at a time.
 
-Code that runs once between steps of other code finds cold processor caches, and takes many times as long as in a loop
-of its own. So each function reads little, appends to one list, and leaves unusual cases to the general path.
+Code that runs once between steps of other code finds cold processor caches, and takes many times as long as
+in a loop of its own. So each function reads little, appends to one list, and leaves unusual cases to the
+general path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Identities:
-    """Numbers of objects; `tokens` and `classes` by number. An object that replaces a dead object takes its number."""
+    """Numbers of objects; `tokens` and `classes` by number. An object that replaces a dead object takes its
+    number."""
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
@@ -46,7 +48,8 @@ class Identities:
         return key
 
     def _take_over(self, key: Key) -> None:
-        """Give a new loader the number of an equal loader (as of an earlier fold) whose data set no longer exists."""
+        """Give a new loader the number of an equal loader (as of an earlier fold) whose data set no longer
+        exists."""
         for other, dataset in self._datasets.items():
             if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
                 self._draws[key] = self._draws.pop(other)
@@ -74,7 +77,8 @@ class Identities:
         return [reference for reference, other in self._numbers.values() if other == number]
 
     def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """Number a new object; if an object of the same class is dead, the new object takes over that number."""
+        """Number a new object; if an object of the same class is dead, the new object takes over that
+        number."""
         number = None
         for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self.classes[other]) == (kind, with_grad, type(thing))
@@ -110,16 +114,19 @@ def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], Non
 
 
 def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
-    """Let steps end at calls of one module, `anchor`, with or without gradients; count the call's inputs if requested.
+    """Let steps end at calls of one module, `anchor`, with or without gradients; count the call's inputs if
+    requested.
 
-    Return a function that makes the cover of the module's class from its original call, the general cover, a test for
-    tracing, the threads inside a root's call, and the log. The cover is a single function, since each function call
-    costs time in every step.
+    Return a function that makes the cover of the module's class from its original call, the general cover, a
+    test for tracing, the threads inside a root's call, and the log. The cover is a single function, since
+    each function call costs time in every step.
     """
     pending, due, work_off = steps.pending, steps.due, steps.work_off
     grad_enabled, cycle = steps.grad_enabled, steps.cycle
 
-    def cover(original: Call, general: Call, is_compiling: Callable[[], bool], busy: set[int], log: Log) -> Call:
+    def cover(
+        original: Call, general: Call, is_compiling: Callable[[], bool], busy: set[int], log: Log
+    ) -> Call:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original and guards nothing of the agent.
             if is_compiling():
@@ -152,9 +159,14 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
 
 
 def drawn(
-    steps: Steps, key: Key, batch: Any, begun: set[Key], general: Callable[[Any, Any, float, float, Any], None]
+    steps: Steps,
+    key: Key,
+    batch: Any,
+    begun: set[Key],
+    general: Callable[[Any, Any, float, float, Any], None],
 ) -> Callable[[Any, Any, float, float, Any], None]:
-    """Count batches like `batch` of one loader: lists or tuples of as many fields, whose first has all samples."""
+    """Count batches like `batch` of one loader: lists or tuples of as many fields, whose first has all
+    samples."""
     pending, cycle, kind, num_fields = steps.pending, steps.cycle, type(batch), len(batch)
 
     def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:

@@ -79,8 +79,8 @@ def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callab
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:
     """Wait for a function of the script itself, which is defined while the script runs, not by an import.
 
-    A profile function watches calls until the first call of the named function, wraps it for later calls, and removes
-    itself. The profile function also reports the first call's return.
+    A profile function watches calls until the first call of the named function, wraps it for later calls, and
+    removes itself. The profile function also reports the first call's return.
     """
     waiting: dict[str, FrameType] = {}
 

@@ -1,9 +1,10 @@
 """Observe the calls of outermost modules.
 
-Module hooks are not used, because torch.compile would inline hooks, pickles of the model would contain hooks, and hooks
-would stay on inner modules. While the step is unknown, `Module.__call__` is covered; afterwards only the classes of the
-modules that the step needs. Covers are removed before the first compilation begins. Covers of classes then stay: a
-compiled graph that has seen a class must find it unchanged, or it would be compiled again.
+Module hooks are not used, because torch.compile would inline hooks, pickles of the model would contain hooks,
+and hooks would stay on inner modules. While the step is unknown, `Module.__call__` is covered; afterwards
+only the classes of the modules that the step needs. Covers are removed before the first compilation begins.
+Covers of classes then stay: a compiled graph that has seen a class must find it unchanged, or it would be
+compiled again.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ if TYPE_CHECKING:
 
     from ..core.annotations import Call, Log, Special
 
-# A module that constructors call more often than this, and no other module calls, does real work, such as training.
+# A module that constructors call more often than this, and no other module calls, does real work, such as
+# training.
 MOST_TRIES = 256
 
 
 class Constructors:
     """Distinguish calls by constructors of modules (of torch's `module_class`) from other calls.
 
-    Models run layers once in a constructor, to find a shape or a stride, on another device and with gradients. Such
-    calls in a constructor are not the program's work, and compiling those layers takes minutes.
+    Models run layers once in a constructor, to find a shape or a stride, on another device and with
+    gradients. Such calls in a constructor are not the program's work, and compiling those layers takes
+    minutes.
 
-    Only the code of frames is read: before Python 3.13, reading a frame's variables would change the variables.
+    Only the code of frames is read: before Python 3.13, reading a frame's variables would change the
+    variables.
     """
 
     def __init__(self, module_class: type, log: Log) -> None:
@@ -43,7 +47,8 @@ class Constructors:
         self._num_tries: dict[int, int] = {}
 
     def is_trying(self, module: Any) -> bool:
-        """Tell whether a running constructor calls `module`, and constructors have called `module` only rarely."""
+        """Tell whether a running constructor calls `module`, and constructors have called `module` only
+        rarely."""
         try:
             if not self._is_running():
                 return False
@@ -90,8 +95,8 @@ def _subclasses(base: type) -> Iterator[type]:
 
 
 class OutermostModules:
-    """Call `first(module)` before an outermost module first runs, `ran(module)` after that run, and `after(module,
-    args, kwargs)` after each call.
+    """Call `first(module)` before an outermost module first runs, `ran(module)` after that run, and
+    `after(module, args, kwargs)` after each call.
 
     `around`: None, or a function `around(call, module, args, kwargs)` that makes the call.
     """
@@ -108,7 +113,8 @@ class OutermostModules:
         self._module = torch.nn.Module
         self.original: Call = torch.nn.Module.__call__
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-        # Its contents are read without the call, which every step would pay for. No graph may see this object.
+        # Its contents are read without the call, which every step would pay for. No graph may see this
+        # object.
         flags = vars(torch.compiler)
         direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
         self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
@@ -159,7 +165,8 @@ class OutermostModules:
                 self._cover_class(module_class)
 
     def _uncalled_classes(self) -> set[type]:
-        """Return the classes of modules that no other module contains, for a program that compiles before any call."""
+        """Return the classes of modules that no other module contains, for a program that compiles before any
+        call."""
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._module)]
         inner = {id(part) for module in modules for part in module.children()}
         return {type(module) for module in modules if id(module) not in inner}
@@ -168,8 +175,8 @@ class OutermostModules:
         """Uncover all classes but `classes`; once the program has compiled code, covers of classes stay.
 
         Args:
-            special: makes a faster cover for `classes` from the original call, the usual cover, `is_compiling`, the
-                threads inside a root's call, and the log.
+            special: makes a faster cover for `classes` from the original call, the usual cover,
+                `is_compiling`, the threads inside a root's call, and the log.
         """
         if self._covers_all():
             self._module.__call__ = self.original
@@ -183,16 +190,19 @@ class OutermostModules:
                 self._uncover_class(module_class)
 
     def call_plainly(self, classes: set[type]) -> None:
-        """From now on, cover only `classes`, if covers may still change, and make no calls through `around`."""
+        """From now on, cover only `classes`, if covers may still change, and make no calls through
+        `around`."""
         self.around = None
         self.watch_only(classes)
 
     def reset_after_fork(self) -> None:
-        """Forget all threads but this thread, since a new thread may get the id of a thread that was inside a call."""
+        """Forget all threads but this thread, since a new thread may get the id of a thread that was inside a
+        call."""
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Tell whether the agent's cover of every module's call can be removed: other code may have covered it."""
+        """Tell whether the agent's cover of every module's call can be removed: other code may have covered
+        it."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:
@@ -229,7 +239,8 @@ class OutermostModules:
         busy, known, running_first = self._busy, self._known, self._running_first
         roots = self
 
-        # The module must be named `self`: torch's profiler reads this variable of the frame of `Module.__call__`.
+        # The module must be named `self`: torch's profiler reads this variable of the frame of
+        # `Module.__call__`.
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original and guards nothing of the agent.
             if is_compiling():
@@ -255,7 +266,9 @@ class OutermostModules:
                 roots._log("roots", error)
             return output
 
-        special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
+        special = (
+            self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
+        )
         for cover in (__call__, special):
             # These annotations mean something only to a type checker.
             cover.__annotations__ = {}
@@ -264,7 +277,9 @@ class OutermostModules:
             cover.__module__ = original.__module__
         return special
 
-    def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _pass_over(
+        self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call a module that is not outermost; modules called inside this call are not outermost either."""
         try:
             self._busy.add(thread)
@@ -273,7 +288,8 @@ class OutermostModules:
             self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
-        """Tell whether a module is outermost; DataParallel's copies and modules tried out by a constructor are not."""
+        """Tell whether a module is outermost; DataParallel's copies and modules tried out by a constructor
+        are not."""
         # By __dict__, because a module's own __getattr__ is slow to refuse.
         if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False

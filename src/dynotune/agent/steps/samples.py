@@ -42,7 +42,8 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Count the samples in a module's inputs: the leading dimension of the first array that has dimensions."""
+    """Count the samples in a module's inputs: the leading dimension of the first array that has
+    dimensions."""
     try:
         size = args[0].size(0)  # the usual case, first
         if isinstance(size, int):  # in a trace the size is a tensor, and the question would be traced too
@@ -62,7 +63,9 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
     leading = [_leading(item) for item in batch]
     arrays = [num for num in leading if num is not None]
     alike = len(set(arrays)) == 1
-    if alike and (batch_size is None or arrays[0] == batch_size or (arrays[0] < batch_size and _are_fields(batch))):
+    if alike and (
+        batch_size is None or arrays[0] == batch_size or (arrays[0] < batch_size and _are_fields(batch))
+    ):
         return arrays[0]
     # A collate function that keeps samples apart gives one entry per sample.
     if batch_size is not None and len(batch) == batch_size:
@@ -80,7 +83,8 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
 
 
 def _are_fields(batch: Sequence[Any]) -> bool:
-    """Tell whether the arrays are fields of a batch: inputs and labels differ in rank, separate samples do not."""
+    """Tell whether the arrays are fields of a batch: inputs and labels differ in rank, separate samples do
+    not."""
     return len({len(getattr(item, "shape", ())) for item in batch}) > 1
 
 

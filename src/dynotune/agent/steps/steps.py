@@ -1,4 +1,5 @@
-"""Count the program's steps: find the cycle of events, fix the cycle, then observe only the event that ends a step."""
+"""Count the program's steps: find the cycle of events, fix the cycle, then observe only the event that ends a
+step."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 # Some programs draw from loaders about one batch before its use (Lightning, accelerate).
 _MAX_AHEAD = 4
-# Number of replays of captured graphs, without any end of the cycle among them, that show the cycle to be over.
+# Number of replays of captured graphs, without any end of the cycle among them, that show the cycle to be
+# over.
 _MAX_REPLAYS = 16
 _MAX_REPLAYS_AMONG_STEPS = 256
-# Number of steps that are processed together. A killed process loses them: at most one in `_PENDING_SHARE` of all its
-# steps, and never more than 20 ms of them.
+# Number of steps that are processed together. A killed process loses them: at most one in `_PENDING_SHARE` of
+# all its steps, and never more than 20 ms of them.
 _PENDING_SHARE = 16
 _MAX_PENDING = 64
 _MAX_PENDING_S = 0.02
@@ -38,23 +40,26 @@ class Steps:
     """Step counter: receives events of the program, and reports the program's steps.
 
     Args:
-        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 means unknown samples.
+        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 means unknown
+            samples.
         flags_now: returns flags of a step that ends now; None if no task asks for them.
-        reached: called as `reached(num_steps)` once the step that the last call of `reached` returned has ended;
-            returns the number of the next such step.
-        fixed: called as `fixed(parts, begin_s, classes, num_superseded)` when a cycle is found, with the parts of the
-            cycle (none if the program marks its steps), the begin of the first step, the classes of modules still
-            needed, and the number of first steps that no longer count.
-        has_stepped: called with the optimizer after each `optimizer.step()`, except for the optimizer that marks the
-            end of each training step.
-        search_again: called when another training seems to begin; returns whether to search for that training's step.
+        reached: called as `reached(num_steps)` once the step that the last call of `reached` returned has
+            ended; returns the number of the next such step.
+        fixed: called as `fixed(parts, begin_s, classes, num_superseded)` when a cycle is found, with the
+            parts of the cycle (none if the program marks its steps), the begin of the first step, the classes
+            of modules still needed, and the number of first steps that no longer count.
+        has_stepped: called with the optimizer after each `optimizer.step()`, except for the optimizer that
+            marks the end of each training step.
+        search_again: called when another training seems to begin; returns whether to search for that
+            training's step.
         wait: waits for the device where a step may end; None if only the host's time matters.
 
     Attributes:
-        drawn: what receives a batch of a loader, as (loader's key, batch size, begin and end of the wait, batch). It is
-            the general receiver, or a fast path for usual batches of one loader once the cycle is fixed.
-        stepped: what receives an optimizer's step, as (optimizer): the general receiver, or a fast path for the
-            optimizer whose steps end those of the program.
+        drawn: what receives a batch of a loader, as (loader's key, batch size, begin and end of the wait,
+            batch). It is the general receiver, or a fast path for usual batches of one loader once the cycle
+            is fixed.
+        stepped: what receives an optimizer's step, as (optimizer): the general receiver, or a fast path for
+            the optimizer whose steps end those of the program.
     """
 
     def __init__(
@@ -118,7 +123,8 @@ class Steps:
         return len(self._history.numbers)
 
     def reset_after_fork(self) -> None:
-        """Create a new lock, because the old lock's owner may be a thread that does not exist in the forked process."""
+        """Create a new lock, because the old lock's owner may be a thread that does not exist in the forked
+        process."""
         self._lock, self._working_off = RLock(), False
         self.pending.clear()
         self._use_general_receivers()
@@ -147,14 +153,16 @@ class Steps:
             self.optimizers.add(optimizer)
 
     def iterator_made(self, key: Key, dataset: Any) -> Key:
-        """Note that a loader starts or restarts: the loader's next batch begins an epoch. Return the loader's key."""
+        """Note that a loader starts or restarts: the loader's next batch begins an epoch. Return the loader's
+        key."""
         with self._lock:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
 
     def waited_before(self, key: Key, wait_s: float) -> None:
-        """Add the time in which workers end and start to the wait for the first batch of the loader's next epoch."""
+        """Add the time in which workers end and start to the wait for the first batch of the loader's next
+        epoch."""
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
@@ -166,7 +174,9 @@ class Steps:
         """Tell whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders
 
-    def _receive_draw(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+    def _receive_draw(
+        self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any
+    ) -> None:
         with self._lock:
             self.work_off()
             self.inside_optimizer = 0
@@ -248,13 +258,16 @@ class Steps:
 
     # From events to steps
 
-    def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
+    def _happened(
+        self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False
+    ) -> None:
         if self.cycle is not None:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
         if size >= self._next_check:
-            # Check at every event at first, then less and less often: a check costs time in proportion to the events.
+            # Check at every event at first, then less and less often: a check costs time in proportion to the
+            # events.
             self._next_check = size + 1 + size // 32
             history, num = self._history, len(self.optimizers)
             found = cycles.find(history.numbers, history.times, self._tokens, num, self._phase)
@@ -267,7 +280,9 @@ class Steps:
         kinds = {n: self._tokens[n].kind for n in found.sequence}
         # In training without a loader, no place shows the number of samples without extra cost.
         calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
-        self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
+        self._sampler = (
+            calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
+        )
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
@@ -289,7 +304,8 @@ class Steps:
 
     @property
     def kinds(self) -> list[str]:
-        """Return the kinds of the cycle's events in order of first occurrence; empty if the program marks its steps."""
+        """Return the kinds of the cycle's events in order of first occurrence; empty if the program marks its
+        steps."""
         sequence = self.cycle.sequence if self.cycle is not None else []
         return list(dict.fromkeys(self._tokens[number].kind for number in sequence))
 
@@ -300,11 +316,14 @@ class Steps:
             self._count(*event, False)
 
     def _is_overtaken(self, number: int) -> bool:
-        """Tell whether CUDA graphs have replaced the calls of a cycle found before their capture; then search anew.
+        """Tell whether CUDA graphs have replaced the calls of a cycle found before their capture; then search
+        anew.
 
         A shorter evaluation by CUDA graphs has fewer replays than this check requires.
         """
-        patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
+        patience = (
+            _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
+        )
         if self._marked:
             return False
         if len(self._history.numbers) + 1 < patience:
@@ -319,7 +338,9 @@ class Steps:
         self.cover_of_anchor = None
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
-    def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
+    def _count(
+        self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool
+    ) -> None:
         if number in self._loaders or number == self._sampler:
             self._waits.append(wait_s)
             self._sizes.append(num_samples)
@@ -390,7 +411,8 @@ class Steps:
                 self._working_off = False
 
     def work_off_at_exit(self) -> None:
-        """Process the remaining events; the process ends, so do not wait for a thread that hangs with the device."""
+        """Process the remaining events; the process ends, so do not wait for a thread that hangs with the
+        device."""
         if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
             try:
                 self.work_off()
@@ -402,7 +424,8 @@ class Steps:
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
-            # Far more than the cycle has: an evaluation on the same data came in between. The last are the step's.
+            # Far more than the cycle has: an evaluation on the same data came in between. The last are the
+            # step's.
             del sizes[:surplus], self._waits[:surplus]
         wait_s = sum(self._waits)
         self._waits = []
@@ -412,7 +435,8 @@ class Steps:
         return wait_s, sum(counted) if len(counted) == len(used) else -1
 
     def _begin_marked(self, now: float) -> None:
-        """Use marked steps from now on: batches that the loaders gave so far belong to the first marked step."""
+        """Use marked steps from now on: batches that the loaders gave so far belong to the first marked
+        step."""
         self._marked = True
         self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1

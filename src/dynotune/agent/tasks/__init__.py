@@ -1,1 +1,2 @@
-"""Carry out tasks of a live run: time steps, record a trace, isolate the loader, switch settings, check results."""
+"""Carry out tasks of a live run: time steps, record a trace, isolate the loader, switch settings, check
+results."""

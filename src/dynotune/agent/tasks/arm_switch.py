@@ -33,8 +33,8 @@ class ArmSwitch:
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         self.program = program
-        # A setting without a site is from another version's catalogue. The plain Site says that such a setting
-        # cannot be switched.
+        # A setting without a site is from another version's catalogue. The plain Site says that such a
+        # setting cannot be switched.
         self._sites = [(kind or Site)(group, program, False) for kind, group in by_site(planned).items()]
         self._turned: list[Site] = []
         self.is_on = False
@@ -151,7 +151,8 @@ class ArmSwitch:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: no setting is left."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: no setting is
+        left."""
         self.is_on = True
         for site in list(self._sites):
             if reason := site.failure or site.cannot():
@@ -167,7 +168,8 @@ class ArmSwitch:
         self.check()
 
     def off(self) -> None:
-        """Switch the candidate off. Raises NotSwitched: a value cannot be restored; all other values are restored."""
+        """Switch the candidate off. Raises NotSwitched: a value cannot be restored; all other values are
+        restored."""
         reason: NotSwitched | None = None
         while self._turned:
             try:
@@ -213,5 +215,9 @@ class ArmSwitch:
 
 def _refused(answer: Answer) -> str:
     found = answer["found"]
-    reason = answer["detail"] or (found if isinstance(found, str) else found.get("reason", "")) or "no reason was given"
+    reason = (
+        answer["detail"]
+        or (found if isinstance(found, str) else found.get("reason", ""))
+        or "no reason was given"
+    )
     return "%s did not act: %s" % (answer["knob"], reason)

@@ -1,9 +1,10 @@
-"""Record the program's results, so that runs can be compared: its losses, or outputs of its outermost modules.
+"""Record the program's results, so that runs can be compared: its losses, or outputs of its outermost
+modules.
 
-A loss is a tensor on which `backward` is called. If nothing is trained, a digest of each output is recorded instead.
-All values stay on the device, in float64, and are read once, at the end. The program sees no change unless the task
-asks for one: `other_draws` gives it other random numbers, `nudge` moves its numbers by a rounding error, `reference`
-lets its modules compute in another type, and `still` turns dropout off.
+A loss is a tensor on which `backward` is called. If nothing is trained, a digest of each output is recorded
+instead. All values stay on the device, in float64, and are read once, at the end. The program sees no change
+unless the task asks for one: `other_draws` gives it other random numbers, `nudge` moves its numbers by a
+rounding error, `reference` lets its modules compute in another type, and `still` turns dropout off.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ MOST_SCALED = 8
 class CheckResults(Task):
     """Record `num_values` losses or outputs, from the program's first call on.
 
-    The task does not depend on steps: its result is written as soon as there are enough values, or at the end.
+    The task does not depend on steps: its result is written as soon as there are enough values, or at the
+    end.
     """
 
     event = "results"
@@ -91,7 +93,8 @@ class CheckResults(Task):
             # First, so that a traced call folds to the original.
             if is_compiling() or self.done:
                 return original(*args, **kwargs)
-            # A backward call inside this one (from checkpointing) has no loss. Devices have their own threads for it.
+            # A backward call inside this one (from checkpointing) has no loss. Devices have their own threads
+            # for it.
             if not self._inside_backward:
                 self._safely(self._lost, args[0] if args else kwargs.get("tensors"))
             self._inside_backward += 1
@@ -155,7 +158,9 @@ class CheckResults(Task):
                 return make(call, module, args, kwargs)
             before = self._safely(self._before, module)
             if self._reference is not None:
-                args, kwargs = (references.widened(self._torch, given, self._reference) for given in (args, kwargs))
+                args, kwargs = (
+                    references.widened(self._torch, given, self._reference) for given in (args, kwargs)
+                )
             output = make(call, module, args, kwargs)
             if self._metric:
                 self._score(output, args, kwargs)
@@ -228,7 +233,9 @@ class CheckResults(Task):
             with self._torch.no_grad():
                 found = getattr(import_module(name), function)(output, *args, **kwargs)
             found = found.tolist() if hasattr(found, "tolist") else found
-            self._scores += [float(score) for score in (found if isinstance(found, (list, tuple)) else [found])]
+            self._scores += [
+                float(score) for score in (found if isinstance(found, (list, tuple)) else [found])
+            ]
         except Exception as error:
             if by_a_signal(error):
                 raise
@@ -241,7 +248,9 @@ class CheckResults(Task):
         values: list[Any] = []
         parts: list[Any] = []
         try:
-            values = [number(float(loss)) for loss in self._losses] or [fields_of(call) for call in self._outputs]
+            values = [number(float(loss)) for loss in self._losses] or [
+                fields_of(call) for call in self._outputs
+            ]
             parts = [(name, fields_of(given)) for name, given in (self._parts.found if self._parts else ())]
         except Exception as error:
             # The device may be lost: then there is nothing to compare, and the reader gets the reason.

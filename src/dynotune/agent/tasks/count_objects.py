@@ -17,8 +17,9 @@ MOST_TYPES = 20
 
 
 class CountObjects(Task):
-    """Count twice, `num_steps` steps apart. Objects that Python does not track, such as numbers and numpy's arrays, are
-    left out. Nothing is collected before a count, so garbage in cycles counts until Python collects it.
+    """Count twice, `num_steps` steps apart. Objects that Python does not track, such as numbers and numpy's
+    arrays, are left out. Nothing is collected before a count, so garbage in cycles counts until Python
+    collects it.
     """
 
     event = "objects"

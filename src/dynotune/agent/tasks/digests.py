@@ -1,4 +1,5 @@
-"""Compute digests of results: a few numbers, kept on the device until they are read, that show changes of results."""
+"""Compute digests of results: a few numbers, kept on the device until they are read, that show changes of
+results."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ MOST_TENSORS, MOST_DEPTH = 8, 6
 
 
 def digests_of(torch: Any, output: Any) -> list[Digest]:
-    """Digest the first tensors in an output: for each tensor its shape and, on the device in float64, sum, sum of
-    magnitudes, root of the sum of squares, and sampled elements (None for an empty tensor).
+    """Digest the first tensors in an output: for each tensor its shape and, on the device in float64, sum,
+    sum of magnitudes, root of the sum of squares, and sampled elements (None for an empty tensor).
     """
     with torch.no_grad(), plainly(torch):
         return [_digest(torch, tensor) for _, tensor in zip(range(MOST_TENSORS), _tensors(torch, output, 0))]
@@ -62,7 +63,8 @@ def _digest(torch: Any, tensor: Any) -> Digest:
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that is distributed over ranks; reading all parts would be a collective."""
+    """Return the local part of a tensor that is distributed over ranks; reading all parts would be a
+    collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 
@@ -106,7 +108,9 @@ def precision_of(torch: Any, module: Any) -> str:
     cudnn_takes = any(p.dim() > 2 for p in module.parameters()) or any(
         isinstance(part, torch.nn.RNNBase) for part in module.modules()
     )
-    may = torch.get_float32_matmul_precision() != "highest" or (torch.backends.cudnn.allow_tf32 and cudnn_takes)
+    may = torch.get_float32_matmul_precision() != "highest" or (
+        torch.backends.cudnn.allow_tf32 and cudnn_takes
+    )
     return "tf32" if may else "float32"
 
 
@@ -114,7 +118,9 @@ def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
     fields: list[dict[str, Any]] = []
     for shape, found in call:
         total, magnitudes, root, *sampled = [0.0] * 3 if found is None else map(number, found.tolist())
-        fields.append({"shape": shape, "sum": total, "magnitudes": magnitudes, "root": root, "sampled": sampled})
+        fields.append(
+            {"shape": shape, "sum": total, "magnitudes": magnitudes, "root": root, "sampled": sampled}
+        )
     return fields
 
 

@@ -1,8 +1,8 @@
 """Time the loader alone, then a step without the loader: drain the loader, then repeat one of its batches.
 
-Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets the last
-drawn batch at each request. The task changes nothing else for the program. When the loader's and the step's times are
-known, or cannot be measured, the program continues with its loader.
+Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets
+the last drawn batch at each request. The task changes nothing else for the program. When the loader's and the
+step's times are known, or cannot be measured, the program continues with its loader.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class IsolateLoader(Task):
     # The loader
 
     def _counted_key(self, iterator: Any) -> Key | None:
-        """Return the loader's key, if its batches belong to the steps and are drawn in the thread of the steps."""
+        """Return the loader's key, if its batches belong to the steps and are drawn in the thread of the
+        steps."""
         try:
             key: Key = iterator._dynotune[0]
             if not self.program.steps.counts(key):
@@ -141,7 +142,9 @@ class IsolateLoader(Task):
             self._at_begin.add(key)
         else:
             self._sources[key] = _Source(batch, values(self.program.torch, batch), fields)
-            self._settled_at = self._first_step = None  # steps on repeated batches before this still had other input
+            self._settled_at = self._first_step = (
+                None  # steps on repeated batches before this still had other input
+            )
         return batch
 
     def _ready(self) -> None:
@@ -213,7 +216,9 @@ class IsolateLoader(Task):
             source.fields["num_replayed"] = source.num_drawn - source.num_before
 
     def _answer(self) -> None:
-        changed = [values(self.program.torch, source.batch) != source.values for source in self._sources.values()]
+        changed = [
+            values(self.program.torch, source.batch) != source.values for source in self._sources.values()
+        ]
         self.complete(
             loaders=[source.fields for source in self._sources.values()],
             replayed=self._measured,

@@ -20,10 +20,12 @@ _LARGEST_PROBED_BYTES = 1 << 30  # mincore needs one byte for each page of the f
 
 
 def drop() -> dict[str, Any]:
-    """Drop pages of files below the working directory, and of files that this process and its children have open.
+    """Drop pages of files below the working directory, and of files that this process and its children have
+    open.
 
-    Return `num_files` and `num_bytes`; of the largest files, `probed_bytes` and `resident_bytes` (still cached); the
-    number of files that could not be opened (`num_refused`); and whether all files were reached in time (`complete`).
+    Return `num_files` and `num_bytes`; of the largest files, `probed_bytes` and `resident_bytes` (still
+    cached); the number of files that could not be opened (`num_refused`); and whether all files were reached
+    in time (`complete`).
     """
     deadline_s = perf_counter() + MOST_S
     found = {"num_files": 0, "num_bytes": 0, "num_refused": 0, "probed_bytes": 0, "resident_bytes": 0}
@@ -94,7 +96,8 @@ def _with_children() -> list[int]:
 
 
 def _drop_file(path: str) -> int | None:
-    """Drop a file's pages and return its size in bytes; 0 for no regular content, None if it cannot be opened."""
+    """Drop a file's pages and return its size in bytes; 0 for no regular content, None if it cannot be
+    opened."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return 0
@@ -114,8 +117,8 @@ def _drop_file(path: str) -> int | None:
 def _resident_bytes(path: str) -> int | None:
     """Return how many bytes of a file are in the page cache; None if the kernel does not report the number.
 
-    The kernel is asked about a mapping of the file, because reading with RWF_NOWAIT makes new kernels read ahead. For
-    files without write permission, the kernel reports all pages as resident.
+    The kernel is asked about a mapping of the file, because reading with RWF_NOWAIT makes new kernels read
+    ahead. For files without write permission, the kernel reports all pages as resident.
     """
     if not os.access(path, os.W_OK):
         return None

@@ -1,7 +1,9 @@
-"""Queue the tasks of one process: tasks of the plan, then tasks that the parent orders while the program runs.
+"""Queue the tasks of one process: tasks of the plan, then tasks that the parent orders while the program
+runs.
 
-The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that the
-process has mapped too. So a check, at the end of a step, costs no system call, and the program is never interrupted.
+The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that
+the process has mapped too. So a check, at the end of a step, costs no system call, and the program is never
+interrupted.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class TaskQueue:
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
-        """Return the function, around `inner` (or None), that calls outermost modules as the planned tasks require."""
+        """Return the function, around `inner` (or None), that calls outermost modules as the planned tasks
+        require."""
         for task in self._planned:
             inner = task.around_calls(inner)
         return inner
@@ -99,7 +102,8 @@ class TaskQueue:
         self._ignored = True
 
     def reached(self, num_steps: int) -> int:
-        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called
+        next."""
         while not self._ignored:
             if self._current is None:
                 self._current = self._next()
@@ -159,13 +163,21 @@ class TaskQueue:
     def _read(self, number: int) -> dict[str, Any]:
         """Read one task file as an order; an invalid file gives an order with `refused`."""
         try:
-            with open(os.path.join(self._program.folder, "task-%03d.json" % number), encoding="utf-8") as file:
+            with open(
+                os.path.join(self._program.folder, "task-%03d.json" % number), encoding="utf-8"
+            ) as file:
                 found = json.load(file)
             if found["schema"] != TASK_SCHEMA:
-                return {"id": number, "refused": "it is %s; this agent reads %s" % (found["schema"], TASK_SCHEMA)}
+                return {
+                    "id": number,
+                    "refused": "it is %s; this agent reads %s" % (found["schema"], TASK_SCHEMA),
+                }
             return {**found["task"], "id": number}
         except Exception as error:
-            return {"id": number, "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error)}
+            return {
+                "id": number,
+                "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error),
+            }
 
     def _made(self, order: dict[str, Any]) -> Task | None:
         """Create the ordered task; None if the order was refused, which the record reports."""
@@ -189,7 +201,9 @@ class TaskQueue:
             page = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), PAGE_BYTES)
             magic, version = PAGE_HEAD.unpack_from(page)[:2]
             if (magic, version) != (PAGE_MAGIC, PAGE_VERSION):
-                raise ValueError("%s is of version %r %d; this agent reads %d" % (path, magic, version, PAGE_VERSION))
+                raise ValueError(
+                    "%s is of version %r %d; this agent reads %d" % (path, magic, version, PAGE_VERSION)
+                )
             return page
         except Exception as error:
             self._program.log("tasks", error)

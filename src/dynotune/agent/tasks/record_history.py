@@ -1,7 +1,8 @@
-"""Record what the caching allocator does from the device's first use to a step: sizes and order, without stacks.
+"""Record what the caching allocator does from the device's first use to a step: sizes and order, without
+stacks.
 
-The allocator's later state follows from this complete history. If the program itself begins to record allocations, this
-task gives up.
+The allocator's later state follows from this complete history. If the program itself begins to record
+allocations, this task gives up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Record the caching allocator's actions within a few steady steps, and the owner of each allocated block.
 
-The allocator itself records Python's stacks, which also show the module whose forward was running: while steps are
-recorded, each module is called through a separate function whose code has the module's path as its name. The method
-needs no timing or counting, works in every thread, and covers recomputed forwards. The purpose of a block (a weight, a
-gradient) follows from the addresses of the tensors that the program has between two steps.
+The allocator itself records Python's stacks, which also show the module whose forward was running: while
+steps are recorded, each module is called through a separate function whose code has the module's path as its
+name. The method needs no timing or counting, works in every thread, and covers recomputed forwards. The
+purpose of a block (a weight, a gradient) follows from the addresses of the tensors that the program has
+between two steps.
 """
 
 from __future__ import annotations
@@ -107,9 +108,15 @@ class RecordMemory(Task):
             return "the program has no memory of a device from torch"
         backend = torch.cuda.memory.get_allocator_backend()
         if backend != "native":
-            return "the program's allocator is %s, which keeps no history; only torch's native one does" % backend
+            return (
+                "the program's allocator is %s, which keeps no history; only torch's native one does"
+                % backend
+            )
         if torch._C._cuda_isHistoryEnabled():
-            return "the program records the allocator's history itself: give what it writes to dynotune memory FILE"
+            return (
+                "the program records the allocator's history itself: give what it writes to dynotune "
+                "memory FILE"
+            )
         return ""
 
     # Recording
@@ -151,7 +158,9 @@ class RecordMemory(Task):
             "notes": self._notes,
         }
         files = {"file": stem + ".pickle", "owners": stem + ".json"}
-        for name, raw in zip(files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())):
+        for name, raw in zip(
+            files.values(), (pickle.dumps(snapshot, protocol=4), json.dumps(fields).encode())
+        ):
             with open(os.path.join(self.program.folder, name), "wb") as file:
                 file.write(raw)
         self.complete(**files, first_step=self._first, pid=os.getpid(), rank=rank)
@@ -188,7 +197,8 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """Identify cuBLAS's workspaces by releasing them; matrix products allocate them again at the same place."""
+        """Identify cuBLAS's workspaces by releasing them; matrix products allocate them again at the same
+        place."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
@@ -197,7 +207,9 @@ class RecordMemory(Task):
             return
         held = []
         for _ in range(2):
-            segments = [(one["device"], block) for one in torch.cuda.memory_snapshot() for block in one["blocks"]]
+            segments = [
+                (one["device"], block) for one in torch.cuda.memory_snapshot() for block in one["blocks"]
+            ]
             held.append({(at, one["address"]) for at, one in segments if one["state"] == "active_allocated"})
             clear()
         gone = held[0] - held[1]
@@ -208,7 +220,8 @@ class RecordMemory(Task):
             self._tried(self._multiply)
 
     def _multiply(self) -> None:
-        """Multiply matrices in this thread and in the backward pass, whose thread has its own cuBLAS handle."""
+        """Multiply matrices in this thread and in the backward pass, whose thread has its own cuBLAS
+        handle."""
         torch = self.program.torch
         weight = next(weight for root in self.program.roots.alive() for weight in root.parameters())
         with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cuda", enabled=False):
@@ -268,7 +281,8 @@ class RecordMemory(Task):
 
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")
-        # No hook after it: a step may have ended inside the loop over the hooks, which must not change during the loop.
+        # No hook after it: a step may have ended inside the loop over the hooks, which must not change during
+        # the loop.
         register = optimizers.register_optimizer_step_pre_hook
         self._undo.append(register(lambda optimizer, *_: self._tried(self._before_update, optimizer)).remove)
 

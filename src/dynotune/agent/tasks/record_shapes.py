@@ -26,8 +26,8 @@ MOST_BATCHES, MOST_TEXT = 4, 300
 
 
 class RecordShapes(Task):
-    """Count until `num_calls` calls or `most_s` seconds have passed, one kind of module got `MOST_DIFFERENT` shapes, or
-    the program ends. The task does not depend on steps.
+    """Count until `num_calls` calls or `most_s` seconds have passed, one kind of module got `MOST_DIFFERENT`
+    shapes, or the program ends. The task does not depend on steps.
     """
 
     event = "shapes"
@@ -75,7 +75,11 @@ class RecordShapes(Task):
             self._export.keep(size, inner, bound)
         self._until_s = self._until_s or perf_counter() + self.order["most_s"]
         num_calls = sum(sum(of_one.values()) for of_one in self._found.values())
-        if num_calls >= self.order["num_calls"] or perf_counter() > self._until_s or len(counts) >= MOST_DIFFERENT:
+        if (
+            num_calls >= self.order["num_calls"]
+            or perf_counter() > self._until_s
+            or len(counts) >= MOST_DIFFERENT
+        ):
             self.at_exit()
 
     def at_exit(self) -> None:
@@ -84,13 +88,16 @@ class RecordShapes(Task):
         self._has_ended, modules = True, []
         for (name, size), counts in self._found.items():
             dtypes = {one: dtype for call in counts for one, _, dtype in call}
-            calls = [{"num": num, "shapes": {one: sizes for one, sizes, _ in call}} for call, num in counts.items()]
+            calls = [
+                {"num": num, "shapes": {one: sizes for one, sizes, _ in call}} for call, num in counts.items()
+            ]
             modules.append({"module": name, "num_parameters": size, "dtypes": dtypes, "calls": calls})
         self.complete(modules=modules, onnx=self._export.made() if self._export else None)
 
 
 class OnnxExport:
-    """Keep batches of different shapes for the largest module. `folder`: folder to which batches are written."""
+    """Keep batches of different shapes for the largest module. `folder`: folder to which batches are
+    written."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder, self._size = torch, folder, -1
@@ -117,7 +124,8 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Return the number of batches, or a failure's reason and source line."""
+        """Write the model and its batches. Return the number of batches, or a failure's reason and source
+        line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
                 return {"num_batches": self._made()}
@@ -128,7 +136,9 @@ class OnnxExport:
         torch, numpy = self._torch, importlib.import_module("numpy")
         leaves = importlib.import_module("torch.utils._pytree").tree_leaves
         model = copy.deepcopy(self._module).eval()
-        batches = [self._batches[key] for key in sorted(self._batches, key=lambda key: [shape for _, shape in key])]
+        batches = [
+            self._batches[key] for key in sorted(self._batches, key=lambda key: [shape for _, shape in key])
+        ]
         # Use the largest batch, because a size of 1 would be taken for a constant.
         traced = torch.export.export(
             model, batches[-1].args, batches[-1].kwargs, dynamic_shapes=self._varying, strict=False
@@ -138,7 +148,11 @@ class OnnxExport:
         model.double()
         for number, batch in enumerate(batches):
             args, kwargs = (widened(torch, given, torch.float64) for given in (batch.args, batch.kwargs))
-            found = [("input:" + name, one) for name, one in batch.arguments.items() if isinstance(one, torch.Tensor)]
+            found = [
+                ("input:" + name, one)
+                for name, one in batch.arguments.items()
+                if isinstance(one, torch.Tensor)
+            ]
             for part, values in (("own", own[number]), ("reference", leaves(model(*args, **kwargs)))):
                 outputs = [one for one in values if isinstance(one, torch.Tensor)]
                 found += [("%s:%d" % (part, at), one) for at, one in enumerate(outputs)]
@@ -147,7 +161,8 @@ class OnnxExport:
         return len(batches)
 
     def _told(self, error: BaseException) -> str:
-        """Return the innermost reason of a failed export, and the source line of the user's module in question."""
+        """Return the innermost reason of a failed export, and the source line of the user's module in
+        question."""
         frames = list(walk_tb(error.__traceback__))
         while error.__cause__ is not None:
             error = error.__cause__

@@ -1,8 +1,9 @@
 """Record a few steady steps with torch's profiler, and write the complete trace or no trace.
 
-A step of the trace lasts from the end of one step to the end of the next, as steps are counted. So a batch and the
-whole wait for the batch belong to one step, because loaders are covered around `__next__`. An optimizer ends its step
-inside its own annotation; the boundary waits until that annotation is closed, which otherwise would span two steps.
+A step of the trace lasts from the end of one step to the end of the next, as steps are counted. So a batch
+and the whole wait for the batch belong to one step, because loaders are covered around `__next__`. An
+optimizer ends its step inside its own annotation; the boundary waits until that annotation is closed, which
+otherwise would span two steps.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from ..core.program import Program
 
-# A recording ends after the step that exceeds this, because larger traces cannot be opened. The profiler's memory is
-# 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end it is 7 times as
-# much.
+# A recording ends after the step that exceeds this, because larger traces cannot be opened. The profiler's
+# memory is 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end
+# it is 7 times as much.
 MOST_BYTES = 256 << 20
 MEMORY_EVERY_S = 0.05
 # The file is a quarter larger than at level 6 but takes half the time, and the program waits for it.
@@ -180,13 +181,16 @@ class RecordTrace(Task):
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "trace-pid%d" % os.getpid() if rank is None else "trace-rank%d" % rank
         taken = set(os.listdir(self.program.folder))
-        names = (stem + middle + ".json.gz" for middle in ["", *("-%d" % number for number in range(2, 1000))])
+        names = (
+            stem + middle + ".json.gz" for middle in ["", *("-%d" % number for number in range(2, 1000))]
+        )
         return next(name for name in names if name not in taken)
 
     # Without a trace
 
     def _make_way(self) -> None:
-        """End the recording when the program begins a profiler session, because only one session can exist."""
+        """End the recording when the program begins a profiler session, because only one session can
+        exist."""
         if not self.done and self._session is not None:
             self._makes_way = True
             self.give_up(self.program.profiler.place, code=reasons.PROGRAM_PROFILES, notes=self._notes)

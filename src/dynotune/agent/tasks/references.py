@@ -1,6 +1,7 @@
 """Make a program's modules compute in another precision, to show how far rounding moves results.
 
-`widen` makes modules compute in float64, `nudge` changes values like rounding would, `still` turns dropout off.
+`widen` makes modules compute in float64, `nudge` changes values like rounding would, `still` turns dropout
+off.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ def without_autocast(torch: Any) -> None:
 
 
 def nudge(torch: Any, module: Any, share: float, known: set[int]) -> None:
-    """Change each weight now, and each innermost module's output from now on, by `share` of the value, as if rounded.
+    """Change each weight now, and each innermost module's output from now on, by `share` of the value, as if
+    rounded.
 
-    The sign of the change depends on the element's position, not on random numbers. `known`: weights changed before.
+    The sign of the change depends on the element's position, not on random numbers. `known`: weights changed
+    before.
     """
 
     def moved(_: Any, __: Any, output: Any) -> Any:
@@ -90,8 +93,11 @@ def _nudges(torch: Any, tensor: Any, share: float) -> Any:
     return 1 + share * signs.view(tensor.shape).to(tensor.dtype)
 
 
-def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) -> tuple[list[Digest], list[Digest]]:
-    """Call two copies of the module on the same inputs: a copy in float64, and a copy that rounds values by `share`.
+def copied(
+    torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float
+) -> tuple[list[Digest], list[Digest]]:
+    """Call two copies of the module on the same inputs: a copy in float64, and a copy that rounds values by
+    `share`.
 
     Raises Exception: any error that the module raises in another precision.
     """
@@ -111,9 +117,13 @@ class Parts:
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []
         # A compiled module would be compiled again.
-        is_eager = all(not hasattr(one, "_orig_mod") and one._compiled_call_impl is None for one in module.modules())
+        is_eager = all(
+            not hasattr(one, "_orig_mod") and one._compiled_call_impl is None for one in module.modules()
+        )
         inner = [(name, part) for name, part in module.named_modules() if name and is_eager]
-        self._hooks = [part.register_forward_hook(self._note(torch, name)) for name, part in inner[:MOST_PARTS]]
+        self._hooks = [
+            part.register_forward_hook(self._note(torch, name)) for name, part in inner[:MOST_PARTS]
+        ]
 
     def _note(self, torch: Any, name: str) -> Any:
         return lambda _, __, output: self.found.append((name, digests_of(torch, output)))

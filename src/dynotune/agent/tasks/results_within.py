@@ -23,11 +23,13 @@ NAMES = ("baseline", "candidate", "redrawn", "reference", "rounded")
 class ResultsWithin:
     """Digests of the outputs of a candidate's first calls, and of the same calls without the candidate.
 
-    Only training calls are compared: a call that generates or evaluates may keep its results, and must be made once.
-    The call without the candidate comes first, keeps no graph, and draws the same random numbers as the call with it.
-    If the call draws any, it is repeated with others, because a candidate's kernels may draw in another order.
+    Only training calls are compared: a call that generates or evaluates may keep its results, and must be
+    made once. The call without the candidate comes first, keeps no graph, and draws the same random numbers
+    as the call with it. If the call draws any, it is repeated with others, because a candidate's kernels may
+    draw in another order.
 
-    If the call draws no random numbers, two copies of the module repeat it: in float64, and rounding by `rounding`.
+    If the call draws no random numbers, two copies of the module repeat it: in float64, and rounding by
+    `rounding`.
 
     `num_calls`: number of calls to compare.
     """
@@ -50,16 +52,24 @@ class ResultsWithin:
         """Return the output of the call with the candidate.
 
         Args:
-            without, with_it: call the module with `args` and `kwargs`, as the program does and with the candidate.
+            without, with_it: call the module with `args` and `kwargs`, as the program does and with the
+                candidate.
             paused: context in which the candidate is off.
         """
         torch = self._program.torch
         # A program that compiles itself would compile again for a call that keeps no graph.
-        if not self._num_left or self._program.compiles_itself or not (module.training and torch.is_grad_enabled()):
+        if (
+            not self._num_left
+            or self._program.compiles_itself
+            or not (module.training and torch.is_grad_enabled())
+        ):
             return with_it()
         self._num_left -= 1
         self._precision = self._precision or precision_of(torch, module)
-        before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        before, on_device = (
+            torch.get_rng_state(),
+            torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        )
         looked_at = random_states(torch)
         with torch.no_grad(), paused():
             plain = digests_of(torch, without())
@@ -78,7 +88,8 @@ class ResultsWithin:
         return output
 
     def _refer(self, module: Any, args: Args, kwargs: Kwargs) -> None:
-        """Compare a call with its reference calls; stop comparing after a failure for lack of memory or of a kernel."""
+        """Compare a call with its reference calls; stop comparing after a failure for lack of memory or of a
+        kernel."""
         torch = self._program.torch
         try:
             exact, rounded = copied(torch, module, args, kwargs, self._rounding)

@@ -1,8 +1,9 @@
-"""Record the spans of the program's start: imports, CUDA's start, construction of models, weights, compilation.
+"""Record the spans of the program's start: imports, CUDA's start, construction of models, weights,
+compilation.
 
-Each span is an event with a name, a begin and an end on one clock. The parent divides the time, including nested spans.
-Only spans of the main thread are recorded, and compilations, for which the main thread waits. Covered functions look
-unchanged to other code, and no compiled graph contains a cover.
+Each span is an event with a name, a begin and an end on one clock. The parent divides the time, including
+nested spans. Only spans of the main thread are recorded, and compilations, for which the main thread waits.
+Covered functions look unchanged to other code, and no compiled graph contains a cover.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NOT_COUNTED_FILE = __file__ + " (importlib._bootstrap)"
 def _not_counted(method: Any) -> Any:
     """Let `warnings.warn(..., stacklevel=2)` in covered functions name the program's line, not the cover's.
 
-    Python skips frames whose file name has both words of importlib's own. The compiler recognises importlib's files by
-    the first letter of the name, so it still traces covered functions.
+    Python skips frames whose file name has both words of importlib's own. The compiler recognises importlib's
+    files by the first letter of the name, so it still traces covered functions.
     """
     method.__code__ = _renamed(method.__code__)
     return method
@@ -64,12 +65,18 @@ class StartupSpans:
         self._construction: tuple[Any, str, Any] | None = None
 
     def install(self, hooks: AfterImport) -> None:
-        """Watch imports from now on, and other phases once their modules are available; the agent has started."""
+        """Watch imports from now on, and other phases once their modules are available; the agent has
+        started."""
         self._guard("imports", self._cover_imports)
-        hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
+        hooks.call(
+            "torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module)
+        )
         load_file = functools.partial(self._cover, name="load_file", phase="weights")
         hooks.call("safetensors.torch", lambda module: self._later("weights", load_file, module))
-        hooks.call("transformers.modeling_utils", lambda module: self._later("weights", self._cover_pretrained, module))
+        hooks.call(
+            "transformers.modeling_utils",
+            lambda module: self._later("weights", self._cover_pretrained, module),
+        )
         self._guard("process", self._tell_process)
         self._record("agent", self._begun_s, perf_counter())
 
@@ -78,7 +85,9 @@ class StartupSpans:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - perf_counter()
-        self._event({"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s})
+        self._event(
+            {"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s}
+        )
 
     def torch_is_here(self, torch: Any) -> None:
         self._guard("cuda", self._cover_cuda, torch)
@@ -97,7 +106,8 @@ class StartupSpans:
     # Spans
 
     def _begin(self, phase: str) -> bool:
-        """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes the phase."""
+        """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes the
+        phase."""
         if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
             return False
         if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
@@ -128,7 +138,8 @@ class StartupSpans:
             self._end(phase, begin_s)
 
     def _guard(self, phase: str, function: Callable[..., object], *args: Any) -> None:
-        """Guard a cover: if a function cannot be covered, its spans are unknown, and the program does not notice."""
+        """Guard a cover: if a function cannot be covered, its spans are unknown, and the program does not
+        notice."""
         try:
             function(*args)
         except Exception as error:
@@ -157,7 +168,8 @@ class StartupSpans:
     # Imports
 
     def _cover_imports(self) -> None:
-        """Cover the importlib function that Python looks up by name for each module that is not loaded yet."""
+        """Cover the importlib function that Python looks up by name for each module that is not loaded
+        yet."""
         bootstrap: Any = importlib._bootstrap
         original = bootstrap._find_and_load
 
@@ -224,7 +236,8 @@ class StartupSpans:
         model.from_pretrained = classmethod(from_pretrained)
 
     def _cover_construction(self, module: Any) -> None:
-        """Cover construction: an outermost constructor calls `Module.__init__` first; Python reports its return."""
+        """Cover construction: an outermost constructor calls `Module.__init__` first; Python reports its
+        return."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
@@ -296,11 +309,14 @@ class StartupSpans:
         if begin_s is None:
             return
         self._end("compile", begin_s)
-        guarded(self._log, "starting: compiled", lambda: self._event({"event": "compiled", **_compiler_counts()}))
+        guarded(
+            self._log, "starting: compiled", lambda: self._event({"event": "compiled", **_compiler_counts()})
+        )
 
 
 class _Building:
-    """A constructor that is running. Only its frame's id is kept: a frame would keep objects alive after an error."""
+    """A constructor that is running. Only its frame's id is kept: a frame would keep objects alive after an
+    error."""
 
     def __init__(self, made: Any, frame: Any) -> None:
         self._made = weakref.ref(made)
@@ -317,7 +333,8 @@ class _Building:
 
 
 def _phase_of(module: str) -> str:
-    """Return an import's phase. Parts of torch belong to torch's phase, except the compiler, imported on demand."""
+    """Return an import's phase. Parts of torch belong to torch's phase, except the compiler, imported on
+    demand."""
     if module == "torch":
         return "torch_import"
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
@@ -326,7 +343,8 @@ def _phase_of(module: str) -> str:
 
 
 def _compiler_counts() -> dict[str, Any]:
-    """Return the compiler's counts so far: hits in the compiler's caches, and number of processes that compile."""
+    """Return the compiler's counts so far: hits in the compiler's caches, and number of processes that
+    compile."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     config: Any = sys.modules.get("torch._inductor.config")
     counters = getattr(utils, "counters", {})

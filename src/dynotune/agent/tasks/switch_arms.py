@@ -1,15 +1,17 @@
 """Switch candidates on and off while the program runs, and time stretches of its steps.
 
-A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's settings, A has not. The device is
-synchronised at both ends of each stretch. Some steps after each switch are not counted: steps with one-time effects of
-the switch (plans, kernels, code and memory needed for the first time), and steps that use up batches made before the
-switch. Plans and memory blocks that last longer are looked up by purpose, so the next stretch without the candidate
-finds its own plans and blocks. A stretch with other work of the program (validation, a checkpoint) is timed again.
+A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's settings, A has not. The device
+is synchronised at both ends of each stretch. Some steps after each switch are not counted: steps with
+one-time effects of the switch (plans, kernels, code and memory needed for the first time), and steps that use
+up batches made before the switch. Plans and memory blocks that last longer are looked up by purpose, so the
+next stretch without the candidate finds its own plans and blocks. A stretch with other work of the program
+(validation, a checkpoint) is timed again.
 
-A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is given up.
+A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is
+given up.
 
-All ranks of a program switch at the same steps. With several ranks, a fixed number of steps is left out after each
-switch, and no stretch is repeated.
+All ranks of a program switch at the same steps. With several ranks, a fixed number of steps is left out after
+each switch, and no stretch is repeated.
 """
 
 from __future__ import annotations
@@ -41,25 +43,28 @@ if TYPE_CHECKING:
     from ..core.annotations import Answer, Args, Around, Call, Kwargs, Stops
     from ..core.program import Program
 
-# After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate are never
-# quiet.
+# After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate
+# are never quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
 STEPS_LEFT_OUT = 8  # steps to leave out after each switch, for ranks and for a program that is never quiet
-# A stretch is timed again, up to so often, for an epoch's begin, a new allocation, or steps this many times as long as
-# usual.
+# A stretch is timed again, up to so often, for an epoch's begin, a new allocation, or steps this many times
+# as long as usual.
 MOST_REPEATS = 2
 ODD = 2.0
 # A stretch ends early after LONG times the duration of a baseline stretch, since few slow steps show enough.
 # The duration is read up to LOOKS times in a stretch.
 LONG, LOOKS = 3.0, 32
-# Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for that.
+# Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for
+# that.
 HOPELESS = 2.5
-# With a candidate that draws the same batches, the queue of ready batches is used up after a switch only if workers
-# might not keep up: if more than this share of them would be busy at the candidate's pace.
+# With a candidate that draws the same batches, the queue of ready batches is used up after a switch only if
+# workers might not keep up: if more than this share of them would be busy at the candidate's pace.
 SPARE = 0.5
 MOST_QUEUES = 4  # most steps that use up the queue, in its lengths
 MOST_SPOILT = 3  # blocks that do not count, before the candidate is given up
-SHORT_EPOCHS = "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
+SHORT_EPOCHS = (
+    "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
+)
 # A compiled program keeps few variants of its code, and each candidate that compiles takes one of them.
 MOST_RECOMPILED = 2
 
@@ -71,13 +76,15 @@ class _Spoilt(Exception):
 
 
 class _FromReserve(Exception):
-    """A block that does not count, because workers might not have kept up: it drew batches that were ready before."""
+    """A block that does not count, because workers might not have kept up: it drew batches that were ready
+    before."""
 
 
 class SwitchArms(Task):
     """Compare each of `arms` with the program as it runs, in `num_blocks` blocks of `stretch_steps`.
 
-    The task writes the events `arm_switched` (to a candidate, or None), `arm_block`, `arm_results` and `arm_given_up`.
+    The task writes the events `arm_switched` (to a candidate, or None), `arm_block`, `arm_results` and
+    `arm_given_up`.
     """
 
     event = "switched"
@@ -221,7 +228,9 @@ class SwitchArms(Task):
                 except NotSwitched as error:
                     yield from self._drop(at, error)
                 if self._num_recompiled >= MOST_RECOMPILED:
-                    reason = "torch compiles the program again after each switch, and keeps few variants of it"
+                    reason = (
+                        "torch compiles the program again after each switch, and keeps few variants of it"
+                    )
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
@@ -232,12 +241,19 @@ class SwitchArms(Task):
         yield from self._wash_out(None)
 
     def _say_dropped(
-        self, at: int, reason: str, *, code: str = "", blamed: Sequence[str] = (), unsuited: Sequence[str] = ()
+        self,
+        at: int,
+        reason: str,
+        *,
+        code: str = "",
+        blamed: Sequence[str] = (),
+        unsuited: Sequence[str] = (),
     ) -> None:
         """Give a candidate up, and record why.
 
         Args:
-            reason: the words that the sentence of `code` needs, as in `schema.events.ArmGivenUp`; without a code, all.
+            reason: the words that the sentence of `code` needs, as in `schema.events.ArmGivenUp`; without a
+                code, all.
             blamed: knobs without which a failed call succeeded.
             unsuited: knobs that cannot change in this program.
         """
@@ -268,7 +284,13 @@ class SwitchArms(Task):
             except _FromReserve:  # once for each candidate
                 self._switch_off(at)
                 continue
-            fields = {"arm": at, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
+            fields = {
+                "arm": at,
+                "number": number,
+                "order": order,
+                "begin_s": begin_s,
+                "end_s": perf_counter(),
+            }
             self.program.event({"event": "arm_block", **fields, **timed})
             self._tell_results(at, begin_s)
             return
@@ -280,7 +302,8 @@ class SwitchArms(Task):
             self.program.event({"event": "arm_results", "arm": at, "begin_s": begin_s, **found})
 
     def _order(self, at: int, number: int) -> str:
-        """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a difference."""
+        """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a
+        difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
         return ORDERS[self._drawn[at] ^ number % 2]
@@ -360,9 +383,11 @@ class SwitchArms(Task):
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
     def _use_up(self, arm: ArmSwitch, most_steps: int) -> Stops:
-        """Wait until the number of ready batches neither falls nor rises: then it is what the present pace leaves.
+        """Wait until the number of ready batches neither falls nor rises: then it is what the present pace
+        leaves.
 
-        Both arms draw the same batches, so only their number can favour one of them. Without any, it falls no more.
+        Both arms draw the same batches, so only their number can favour one of them. Without any, it falls no
+        more.
         """
         patience = max(arm.num_workers + 1, self.program.num_queued)
         lowest, highest, since = math.inf, -math.inf, 0
@@ -396,20 +421,22 @@ class SwitchArms(Task):
     def _keeps_up(self, arm: ArmSwitch | None) -> bool:
         """Tell whether the loader's queue stays as full as it is when the candidate is switched.
 
-        By Little's law, workers are busy in proportion to the pace at which batches are drawn. A candidate's pace is
-        known only after a stretch, which is timed again if workers might not have kept up.
+        By Little's law, workers are busy in proportion to the pace at which batches are drawn. A candidate's
+        pace is known only after a stretch, which is timed again if workers might not have kept up.
         """
         if arm is None or arm.num_queued or arm in self._drains or not self._busy_shares:
             return False
         return max(self._faster(arm) * median(self._busy_shares), self._busy_with.get(arm, 0.0)) <= SPARE
 
     def _faster(self, arm: ArmSwitch) -> float:
-        """Return the baseline's step time over the candidate's, by their stretches; 1 as long as one is unknown."""
+        """Return the baseline's step time over the candidate's, by their stretches; 1 as long as one is
+        unknown."""
         known = [[each for each in self._usual.get(which) or [] if each > 0] for which in (None, arm)]
         return median(known[0]) / median(known[1]) if all(known) else 1.0
 
     def _stretch(self, arm: ArmSwitch) -> Stops:
-        """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
+        """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of
+        steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
             at_epochs, kept_up = self._at_epochs, self._keeps_up(arm)
@@ -426,13 +453,17 @@ class SwitchArms(Task):
             arm.check()
             now = self._counters()
             self._refuse_compiled(arm, before, now)
-            # Stretches of whole epochs have equal numbers of epoch begins; within longer epochs they would differ.
-            has_begin = self._at_epochs != at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
+            # Stretches of whole epochs have equal numbers of epoch begins; within longer epochs they would
+            # differ.
+            has_begin = self._at_epochs != at_epochs and (
+                steps.epoch_steps is None or steps.epoch_steps > length
+            )
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
             self._look_at_workers(arm)
             if arm.is_on and kept_up and not self._keeps_up(arm):
-                # The stretch may have used up batches that were ready: all blocks are timed with the queue's own level.
+                # The stretch may have used up batches that were ready: all blocks are timed with the queue's
+                # own level.
                 self._drains.add(arm)
                 self._usual.pop(arm, None)
                 raise _FromReserve
@@ -467,7 +498,8 @@ class SwitchArms(Task):
         return length if epoch_steps is None or length < epoch_steps else self._stretch_steps
 
     def _pass(self, arm: ArmSwitch | None, num_steps: int) -> Stops:
-        """Let steps pass. An arm that acts between steps does so before each, and its baseline stops as often."""
+        """Let steps pass. An arm that acts between steps does so before each, and its baseline stops as
+        often."""
         if arm is None or not arm.acts_between_steps:
             yield num_steps
             return
@@ -477,8 +509,13 @@ class SwitchArms(Task):
             yield 1
 
     def _steps(self, arm: ArmSwitch, length: int, begin_s: float) -> Stops:
-        """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""
-        known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
+        """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without
+        limit."""
+        known = (
+            []
+            if self._has_ranks or self._has_short_epochs
+            else [each for each in self._usual[None] if each > 0]
+        )
         part = max(1, length // LOOKS) if known else length
         for begin in range(0, length, part):
             yield from self._pass(arm, min(part, length - begin))
@@ -486,9 +523,11 @@ class SwitchArms(Task):
                 return
 
     def _is_odd(self, arm: ArmSwitch, step_s: float) -> bool:
-        """Tell whether steps took far longer than usual with the same settings, because the program did other work.
+        """Tell whether steps took far longer than usual with the same settings, because the program did other
+        work.
 
-        A candidate's first stretch is compared with the baseline's, later stretches with the candidate's first stretch.
+        A candidate's first stretch is compared with the baseline's, later stretches with the candidate's
+        first stretch.
         """
         usual = self._usual.setdefault(arm if arm.is_on else None, [])
         known = [each for each in usual or self._usual[None] if each > 0]
@@ -504,7 +543,9 @@ class SwitchArms(Task):
             return
         ratio = step_s / median(known)
         if ratio > HOPELESS:
-            raise NotSwitched("a stretch with it took %.1f times as long as usual, so its blocks ended" % ratio)
+            raise NotSwitched(
+                "a stretch with it took %.1f times as long as usual, so its blocks ended" % ratio
+            )
 
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)

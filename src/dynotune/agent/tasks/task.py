@@ -20,9 +20,9 @@ NEVER = 1 << 62
 class Task:
     """One task of one process. A task's result is an event, written once; after that the task is `done`.
 
-    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Each method is called
-    when a step has just ended, and returns the number of steps at which to be called next. In a program without torch,
-    a task with `needs_torch` is given up.
+    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Each method is
+    called when a step has just ended, and returns the number of steps at which to be called next. In a
+    program without torch, a task with `needs_torch` is given up.
 
     `program`: program that the task works on. `order`: fields of the task, in the form of `schema.task`.
     """
@@ -41,7 +41,8 @@ class Task:
         """Act when torch has just been imported; only tasks of the plan get this call."""
 
     def around_calls(self, inner: Any) -> Any:
-        """Return a function that calls outermost modules from the program's start; `inner` makes the other calls."""
+        """Return a function that calls outermost modules from the program's start; `inner` makes the other
+        calls."""
         return inner
 
     def begin(self, num_steps: int) -> int:
@@ -51,14 +52,16 @@ class Task:
         raise NotImplementedError
 
     def at_exit(self) -> None:
-        """Write a result when the program ends. A process without steps, such as a launcher, writes no result."""
+        """Write a result when the program ends. A process without steps, such as a launcher, writes no
+        result."""
         self.give_up("it was done", code=reasons.PROGRAM_ENDED, at_exit=True)
 
     def clean_up(self) -> None:
         """Restore the program's state. Called once, before the result is written."""
 
     def reached(self, num_steps: int) -> int:
-        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called
+        next."""
         if self.done:
             return NEVER
         if num_steps < self.at_step:
@@ -88,7 +91,8 @@ class Task:
         """Record why there is no result.
 
         Args:
-            reason: the words that the sentence of `code` needs, as in `schema.events.GivenUp`; without a code, all.
+            reason: the words that the sentence of `code` needs, as in `schema.events.GivenUp`; without a
+                code, all.
             at_exit: whether the program ended before the task was done.
         """
         given_up = {"event": "given_up", "task": self.id, "kind": self.event, "code": code, "reason": reason}

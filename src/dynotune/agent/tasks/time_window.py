@@ -33,7 +33,9 @@ class TimeWindow(Task):
         self._first_step = num_steps
         # All ranks time equally many steps.
         may_end_early = self.order.get("whole_bursts") and self.program.ranks().get("world_size", 1) == 1
-        self._whole_bursts = self._length - (self._length % self.program.num_workers_now() if may_end_early else 0)
+        self._whole_bursts = self._length - (
+            self._length % self.program.num_workers_now() if may_end_early else 0
+        )
         self._pace_s = pace_s()
         synchronise(self.program.torch)
         self._begin_s = perf_counter()

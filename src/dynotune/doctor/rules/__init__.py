@@ -14,7 +14,9 @@ __all__ = ["RULES"]
 
 def _defined_by(module: str) -> Iterator[Rule]:
     for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
-        yield from (each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, Rule))
+        yield from (
+            each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, Rule)
+        )
 
 
 RULES = tuple(

@@ -9,7 +9,13 @@ from dynotune.schema.setting import Setting
 
 REPEATABLE = ("index", "sort", "random", "pooling")
 """Classes of kernels for which torch has a second algorithm with repeatable results."""
-_REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
+_REPEATABLE_ON_CPU = (
+    "aten::index_put",
+    "aten::_index_put",
+    "aten::index_add",
+    "aten::scatter",
+    "aten::cumsum",
+)
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
@@ -28,7 +34,10 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if bounds.is_at(loss.where, "conv")]
     yield Judgement(
         severity=policy.severity(share) if slow else bounds.at_most(policy.severity(share), "medium"),
-        claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
+        claim=(
+            f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without "
+            "timing them."
+        ),
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=bounds.place_of(slow, bounds.main_model(view)),
@@ -45,11 +54,17 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     share = bounds.saving(view, policy.AUTOTUNED * share_of)
     benchmarks = view.fact_or_none("live.cudnn_benchmark") is True
     yield Judgement(
-        claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
+        claim=(
+            f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose "
+            "results repeat."
+        ),
         share=share,
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
         model=bounds.main_model(view),
-        candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
+        candidates=[
+            Setting("cudnn.deterministic", False),
+            *([] if benchmarks else [Setting("cudnn.benchmark", True)]),
+        ],
     )
 
 
@@ -65,7 +80,11 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     calls = sum(row.num for row in bounds.operators(view, lambda name: name in _CONVOLUTIONS))
     tried = 1.0 - policy.KERNELS_OF_CONVOLUTION * calls / kernels if calls and kernels else 0.0
     # The host waits for each trial.
-    timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
+    timed = (
+        tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host
+        if tried > 0
+        else 0.0
+    )
     uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
     # With few shapes, most steps time no algorithm, and some steps are longer only because of their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
@@ -109,7 +128,10 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
     yield Judgement(
         severity=policy.severity(share),
         share=share,
-        evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
+        evidence=[
+            view.mentions("live.deterministic_algorithms"),
+            view.mentions("live.deterministic_warn_only"),
+        ],
         model=bounds.main_model(view),
     )
 

@@ -4,7 +4,14 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import saving
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place
-from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
+from dynotune.doctor.loaders import (
+    are_behind,
+    loading_of,
+    main_loader,
+    more_workers,
+    steady_wait,
+    taken_by_workers,
+)
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.facts import Unknown
 from dynotune.schema.loader import Loader, Loading, Padding
@@ -23,7 +30,10 @@ def collate_heavy(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=f"{loading.collate_s / loading.fetch_s:.0%} of making a batch goes into collating it.",
         share=share,
-        evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
+        evidence=[
+            _part(loading, loading.collate_s, "in the collate function"),
+            f"collate_fn: {loader.collate}",
+        ],
         where=place(known(of_loader, view), loading.collate if loading.collate.function else loader.place),
         candidates=_workers(view, loader),
     )
@@ -38,7 +48,9 @@ def decode_bound(view: ObservationView) -> Judgements:
     share = _saved(view, loader, loading.decode_s)
     if loading.decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
-    resizing = " and resizing" if any(name.endswith(("resize", "thumbnail")) for name in loading.decoders) else ""
+    resizing = (
+        " and resizing" if any(name.endswith(("resize", "thumbnail")) for name in loading.decoders) else ""
+    )
     yield Judgement(
         claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
         share=share,
@@ -56,13 +68,22 @@ def cow_growth(view: ObservationView) -> Judgements:
     loading = loading_of(loader)
     if (loading.num_objects or 0) < policy.MANY_OBJECTS:
         return
-    claim = f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them."
+    claim = (
+        f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them."
+    )
     seen, much = "their memory was not followed", False
     grown, over_s = loading.private_growth_bytes, loading.private_over_s
     if grown is not None and over_s:
-        if not policy.COPIED_BYTES <= grown <= policy.OBJECT_BYTES * (loading.num_objects or 0) * loader.num_workers:
+        if (
+            not policy.COPIED_BYTES
+            <= grown
+            <= policy.OBJECT_BYTES * (loading.num_objects or 0) * loader.num_workers
+        ):
             return  # then caches or batches outweigh all objects of the data set
-        claim = f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set."
+        claim = (
+            f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the "
+            "data set."
+        )
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
         severity="medium" if much else "low",
@@ -89,7 +110,10 @@ def last_batch_shape(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its own shape.",
+        claim=(
+            f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its "
+            "own shape."
+        ),
         share=Unknown("it costs once a shape"),
         evidence=[*recompiled[:2], *([view.mentions("live.cudnn_benchmark")] if tunes else [])],
         where=loader.place,
@@ -126,12 +150,27 @@ def _less_padding(loader: Loader, padding: Padding) -> tuple[str, bool]:
     if padding.share - padding.longest_share >= policy.LEAST_PADDING:
         return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").', False
     if padding.sorted_share > padding.share / 2:
-        return "Pack rows one after another, with attention that keeps them apart (dynotune.runtime.data.pack).", False
+        return (
+            "Pack rows one after another, with attention that keeps them apart (dynotune.runtime.data.pack).",
+            False,
+        )
     if loader.collate.startswith("transformers."):
-        return 'Put rows of like length together: group_by_length, or train_sampling_strategy="group_by_length".', True
+        return (
+            (
+                "Put rows of like length together: group_by_length, or "
+                'train_sampling_strategy="group_by_length".'
+            ),
+            True,
+        )
     if loader.is_iterable:
-        return "Put rows of like length together: sort some hundred by length, and shuffle the batches.", False
-    return "Put rows of like length together, by a batch sampler (dynotune.runtime.data.LengthBatchSampler).", True
+        return (
+            "Put rows of like length together: sort some hundred by length, and shuffle the batches.",
+            False,
+        )
+    return (
+        "Put rows of like length together, by a batch sampler (dynotune.runtime.data.LengthBatchSampler).",
+        True,
+    )
 
 
 def _lost(view: ObservationView, loader: Loader) -> float:
@@ -141,8 +180,9 @@ def _lost(view: ObservationView, loader: Loader) -> float:
 def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
     """Return the share of a step that is saved without this part of making batches.
 
-    In the process itself, the wait shrinks in proportion. Busy workers make batches faster by that factor. Workers with
-    time left are ahead: the program then waits for the handover or a core, but they may take cores from operators.
+    In the process itself, the wait shrinks in proportion. Busy workers make batches faster by that factor.
+    Workers with time left are ahead: the program then waits for the handover or a core, but they may take
+    cores from operators.
     """
     loading, waited = loading_of(loader), steady_wait(view, loader)
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0
@@ -153,7 +193,8 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
 
 
 def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """Return settings with more workers, if there are workers and they are behind. No setting makes a batch cheaper."""
+    """Return settings with more workers, if there are workers and they are behind. No setting makes a batch
+    cheaper."""
     return more_workers(view, loader) if loader.num_workers and are_behind(view, loader) else []
 
 

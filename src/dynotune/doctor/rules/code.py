@@ -1,4 +1,5 @@
-"""Code patterns: features that programs leave on, leave out, inherit from a library, or that newer versions removed."""
+"""Code patterns: features that programs leave on, leave out, inherit from a library, or that newer versions
+removed."""
 
 import tomllib
 from importlib.resources import files
@@ -16,9 +17,12 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 READ_ONCE_FROM = (2, 13)
 """Version of torch. Older ones read the variable at each product."""
 TEARS_DOWN_SAFELY_FROM = (12, 6)
-"""Version of CUDA. In older ones, CUPTI that was taken down and comes back crashes programs with CUDA graphs."""
+"""Version of CUDA. In older ones, CUPTI that was taken down and comes back crashes programs with CUDA
+graphs."""
 _PROFILE_APART = "Profile in a separate run that ends after the profiled steps, and train without a profiler."
-_REMOVED_CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_text(encoding="utf-8"))["call"]
+_REMOVED_CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_text(encoding="utf-8"))[
+    "call"
+]
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
@@ -28,7 +32,9 @@ def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
         return
-    share = or_else(lambda: _of_host(view), Unknown("no trace can be recorded while the program records its own"))
+    share = or_else(
+        lambda: _of_host(view), Unknown("no trace can be recorded while the program records its own")
+    )
     yield Judgement(
         severity="high" if isinstance(share, Unknown) else bounds.at_least(policy.severity(share), "medium"),
         share=share,
@@ -70,7 +76,9 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
     model = kept[0]
     recording = _of_recording(view)
     little = recording < (policy.LEAST_SHARE if view.uses_cuda else policy.HIGH_SHARE)
-    share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
+    share: float | Unknown = (
+        Unknown("a trace does not show the cost of keeping activations") if little else recording
+    )
     yield Judgement(
         severity=bounds.at_least(bounds.severity_of(share, "medium"), "medium"),
         share=share,
@@ -85,13 +93,22 @@ def gradients_unused(view: ObservationView) -> Judgements:
         return
     for model in view.models:
         call = model.call
-        if call is None or not _keeps_graph(model) or call.training or model.num_updated != 0 or not model.num_tensors:
+        if (
+            call is None
+            or not _keeps_graph(model)
+            or call.training
+            or model.num_updated != 0
+            or not model.num_tensors
+        ):
             continue
         if call.input_requires_grad is not False:
             continue
         share = _behind(view, call)
         yield Judgement(
-            claim=f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its weights.",
+            claim=(
+                f"{model.name.rpartition('.')[2]} is evaluated with gradients, and no optimizer has its "
+                "weights."
+            ),
             share=share,
             evidence=[f"{model.num_tensors} tensors, in evaluation mode; its results require gradients"],
             where=call.place,
@@ -99,7 +116,8 @@ def gradients_unused(view: ObservationView) -> Judgements:
 
 
 def _behind(view: ObservationView, call: ModelCall) -> float:
-    """Return a bound of the backward pass behind a module's call, by where the thread that makes the steps was seen."""
+    """Return a bound of the backward pass behind a module's call, by where the thread that makes the steps
+    was seen."""
     thread = steps_thread(view)
     forward = sum(line.num for line in thread.lines if line.function == call.place.function) / thread.num
     backward = sum(line.num for line in thread.lines if "_engine_run_backward" in line.leaf) / thread.num
@@ -108,11 +126,17 @@ def _behind(view: ObservationView, call: ModelCall) -> float:
 
 def _keeps_graph(model: Model) -> bool:
     call = model.call
-    return call is not None and call.grad_enabled and not call.inference_mode and call.output_requires_grad is True
+    return (
+        call is not None
+        and call.grad_enabled
+        and not call.inference_mode
+        and call.output_requires_grad is True
+    )
 
 
 def _of_host(view: ObservationView) -> float:
-    """Return the device's wait for the host as a share of a plain step; without a device, all of the host's time."""
+    """Return the device's wait for the host as a share of a plain step; without a device, all of the host's
+    time."""
     return bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
 
 
@@ -136,7 +160,10 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
+        claim=(
+            f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during "
+            "inference."
+        ),
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
         model=model,
     )
@@ -168,7 +195,9 @@ def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float
     moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
     launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0
     if view.uses_cuda:
-        return min(1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + min(shares.host, launched))
+        return min(
+            1.0, min(moved, view.kernel_share("elementwise", "optimizer")) + min(shares.host, launched)
+        )
     return min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
 
 
@@ -188,7 +217,10 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
         otherwise="medium",
         claim=f"Ultralytics set {WORKSPACE}, which costs host time at each matrix product.",
         share=or_unknown(lambda: bounds.host_share(view, _PRODUCTS.__contains__)),
-        evidence=[f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}", view.mentions("live.torch_version")],
+        evidence=[
+            f"{WORKSPACE}={last.value}, {view.who_set(WORKSPACE)}",
+            view.mentions("live.torch_version"),
+        ],
         where=Place(f"{last.file}({last.line}): {last.function}"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
@@ -202,7 +234,10 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
     yield Judgement(
         otherwise="low",
         share=or_unknown(
-            lambda: policy.AUTOTUNED * view.kernel_share("convolution") + view.kernel_share("index", "sort", "pooling")
+            lambda: (
+                policy.AUTOTUNED * view.kernel_share("convolution")
+                + view.kernel_share("index", "sort", "pooling")
+            )
         ),
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         model=model,
@@ -217,7 +252,9 @@ def trt_removed_api(view: ObservationView) -> Judgements:
     installed = str(view.fact_or_none("package.tensorrt") or "")
     for call in _REMOVED_CALLS:
         named = [
-            (place, name) for place, name in lines if any(f".{name}".endswith(f".{gone}") for gone in call["names"])
+            (place, name)
+            for place, name in lines
+            if any(f".{name}".endswith(f".{gone}") for gone in call["names"])
         ]
         if not named:
             continue

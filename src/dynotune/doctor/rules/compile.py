@@ -39,7 +39,11 @@ def graph_breaks(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None:
         return
-    gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in view.models)
+    gave_up = (
+        not compilation.num_graphs
+        and bool(compilation.modes)
+        and any(model.compiled for model in view.models)
+    )
     if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
     share = or_unknown(lambda: _spared(view))
@@ -52,11 +56,15 @@ def graph_breaks(view: ObservationView) -> Judgements:
         severity=bounds.at_least(severity, "medium") if gave_up else severity,
         claim="torch.compile made no graph of the model: all of it runs uncompiled."
         if gave_up
-        else f"torch.compile broke the graph {num} {'time' if num == 1 else 'times'}; Python runs between the pieces."
+        else (
+            f"torch.compile broke the graph {num} {'time' if num == 1 else 'times'}; Python runs between "
+            "the pieces."
+        )
         if num
         else "torch.compile left some functions uncompiled.",
         share=share,
-        evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
+        evidence=reasons[:SHOWN]
+        or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
         where=_place(reasons),
         model=bounds.main_model(view),
     )
@@ -67,16 +75,24 @@ def recompiles(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
         return
-    again = f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} compilations "
+    again = (
+        f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} "
+        "compilations "
+    )
     evidence = [f"{again}in the window", *compilation.recompilations[:SHOWN]]
     remedy = (
-        "Pad or bucket inputs, or mark sizes that vary (torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
+        (
+            "Pad or bucket inputs, or mark sizes that vary (torch._dynamo.mark_dynamic, "
+            "torch.compile(dynamic=True))."
+        )
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
         else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
     severity: Severity = "high"
     limit, now = compilation.limit_reached, compilation.num_compilations_in_window > 0
-    claim = f"torch.compile reached its limit of recompilations in {', '.join(limit[:SHOWN])}, uncompiled since."
+    claim = (
+        f"torch.compile reached its limit of recompilations in {', '.join(limit[:SHOWN])}, uncompiled since."
+    )
     share = or_unknown(lambda: _spared(view))
     if not limit:
         timing = view.timing
@@ -114,7 +130,11 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
 @rule(family="compile")
 def cudagraph_rerecord(view: ObservationView) -> Judgements:
     compilation = compiled(view)
-    if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
+    if (
+        compilation is None
+        or not view.uses_cuda
+        or not any(mode in GRAPH_MODES for mode in compilation.modes)
+    ):
         return
     recorded = compilation.num_cudagraphs_in_window
     if recorded is None:
@@ -157,24 +177,33 @@ def _waits_at_breaks(view: ObservationView) -> float:
     losses = view.losses("sync-per-step") if view.uses_cuda else []
     if not losses or not all(breaks_a_graph(view, loss) for loss in losses):
         return 0.0
-    return max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("sync-per-step", 0.0))
+    return max(
+        sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("sync-per-step", 0.0)
+    )
 
 
 def _uncompiled(view: ObservationView) -> float:
     """Return the share of a plain step, without a device, of operators that compiling could fuse.
 
-    Generated code is already compiled. Products and convolutions stay library calls. Optimizers and loaders are not
-    part of the model.
+    Generated code is already compiled. Products and convolutions stay library calls. Optimizers and loaders
+    are not part of the model.
     """
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
+    rows = [
+        row
+        for row in view.trace.operators
+        if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS
+    ]
     all_s = sum(row.self_s for row in view.trace.operators)
-    fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
+    fusable_s = sum(
+        called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL
+    )
     fusable_s += sum(row.self_s for row in rows if not row.callers)
     return fusable_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
 def _at_cuts(view: ObservationView) -> float:
-    """Return the share of a plain step of generated kernels that graph cuts keep apart, at most one for each cut."""
+    """Return the share of a plain step of generated kernels that graph cuts keep apart, at most one for each
+    cut."""
     if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled layer by layer also consist of pieces
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
@@ -184,7 +213,8 @@ def _at_cuts(view: ObservationView) -> float:
 
 
 def _in_pieces(view: ObservationView) -> float:
-    """Return the share of a plain step, without a device, of generated code and its entries, except for one piece."""
+    """Return the share of a plain step, without a device, of generated code and its entries, except for one
+    piece."""
     pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
     return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0

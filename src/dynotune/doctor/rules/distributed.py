@@ -12,8 +12,12 @@ from dynotune.schema.trace_summary import Place, RankPhase
 
 _REMEDIES: dict[tuple[RankPhase, ...], str] = {
     ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
-    ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
-    ("optimizer",): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
+    (
+        "upload",
+    ): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
+    (
+        "optimizer",
+    ): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
     ("other",): "See what only that rank does between steps: logging, checkpoints, validation.",
 }
 """What to do about a rank that is late by these phases alone."""
@@ -123,7 +127,11 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
 @rule(family="distributed")
 def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
-    if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
+    if (
+        model is None
+        or model.ddp.get("static_graph") is not False
+        or model.ddp.get("can_set_static_graph") is not True
+    ):
         return
     yield Judgement(severity="low", share=Unknown("the saving is not known"), model=model)
 
@@ -171,12 +179,17 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         severity="low" if small else policy.severity(min(beyond, share)),
         claim=losses[0].claim
         if losses
-        else "Ranks wait for one another in collectives, and none works longer than the others in most steps.",
+        else (
+            "Ranks wait for one another in collectives, and none works longer than the others in most steps."
+        ),
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
         remedy=_REMEDIES.get(tuple(stragglers[0].phases) if len(stragglers) == 1 else ())
-        or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
+        or (
+            "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and "
+            "cores."
+        ),
     )
 
 
@@ -188,7 +201,9 @@ def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
     if losses:
         return sum(loss.share for loss in losses), evidence_of(losses)
     step_s = view.timing.step_s * _slowed(view)
-    waits = {row.rank: row.waits_s for row in view.trace.ranks.ranks if row.waits_s} if view.trace.ranks else {}
+    waits = (
+        {row.rank: row.waits_s for row in view.trace.ranks.ranks if row.waits_s} if view.trace.ranks else {}
+    )
     if not waits or not view.trace.num_steps or not step_s:
         return 0.0, []
     rank, longest_s = max(waits.items(), key=lambda item: item[1])
@@ -203,7 +218,8 @@ def _slowed(view: ObservationView) -> float:
 def _beyond_slowest(view: ObservationView) -> float:
     """Return the share of a recorded step by which the longest wait of a rank exceeds the shortest.
 
-    It is at most the time by which one rank works longer than another outside collectives: equal work saves no more.
+    It is at most the time by which one rank works longer than another outside collectives: equal work saves
+    no more.
     """
     trace = view.trace
     waits = [row.waits_s for row in trace.ranks.ranks if row.waits_s is not None] if trace.ranks else []
@@ -217,7 +233,8 @@ def _beyond_slowest(view: ObservationView) -> float:
 
 
 def _waiting(view: ObservationView) -> float:
-    """Return, without a device, the part of collectives in which the longest-waiting rank waits for others to join."""
+    """Return, without a device, the part of collectives in which the longest-waiting rank waits for others to
+    join."""
     host = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if host is None or not host.communication_s or view.trace.ranks is None:
         return 0.0

@@ -14,7 +14,18 @@ REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
 """Versions of torch that read CUBLAS_WORKSPACE_CONFIG with a regular expression at each fetch of a handle."""
 PRODUCTS = frozenset(
     f"aten::{name}"
-    for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "_scaled_mm", "_int_mm")
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "_addmm_activation",
+        "_scaled_mm",
+        "_int_mm",
+    )
 )
 
 
@@ -82,7 +93,10 @@ def tf32_env_override(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="low",
             kind="correctness",
-            claim="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, even if the program does not.",
+            claim=(
+                "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, even if the program "
+                "does not."
+            ),
             share=0.0,
             variables=["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"],
             remedy="Allow TF32 in the program instead, where readers see it.",
@@ -141,7 +155,9 @@ def driver_too_old(view: ObservationView) -> Judgements:
     if not view.truth("torch.driver_ok"):
         yield Judgement(
             severity="high",
-            claim=f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support.",
+            claim=(
+                f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support."
+            ),
             evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
         )
 
@@ -187,14 +203,17 @@ def kineto_daemon_on(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        share=Unknown("nothing is lost until the daemon asks for a profile, and dynotune does not see whether it did"),
+        share=Unknown(
+            "nothing is lost until the daemon asks for a profile, and dynotune does not see whether it did"
+        ),
         variables=["KINETO_USE_DAEMON", "TEARDOWN_CUPTI"],
         candidates=[],
     )
 
 
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
-    """Return the host's own time in products as a share of a plain step, with evidence; None if it is not known."""
+    """Return the host's own time in products as a share of a plain step, with evidence; None if it is not
+    known."""
     trace = view.observation.trace
     share = or_else(lambda: host_share(view, PRODUCTS.__contains__), None)
     if share is None or isinstance(trace, Unknown) or not trace.num_steps:
@@ -202,4 +221,6 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     products = [row for row in trace.operators if row.name in PRODUCTS]
     num, host_s = sum(row.num for row in products), sum(row.self_s for row in products)
     each_ms = host_s / trace.num_steps * 1e3
-    return share, [f"{num / trace.num_steps:,.0f} products per step, {each_ms:.3g} ms of host time while recorded"]
+    return share, [
+        f"{num / trace.num_steps:,.0f} products per step, {each_ms:.3g} ms of host time while recorded"
+    ]

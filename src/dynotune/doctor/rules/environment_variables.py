@@ -1,4 +1,5 @@
-"""Environment variables that slow a program down: debugging aids that were left on, caches that are off, and others."""
+"""Environment variables that slow a program down: debugging aids that were left on, caches that are off, and
+others."""
 
 from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
@@ -38,7 +39,9 @@ def _rule_of(variable: Variable) -> Rule:
     return judge
 
 
-@machine_rule(family="environment_variables", candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
+@machine_rule(
+    family="environment_variables", candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS))
+)
 def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if flag.is_set(view)]
     anomaly = view.fact_or_none("live.anomaly_mode") is True
@@ -69,7 +72,8 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
 
 
 def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
-    """Return a bound of the cost of stack traces and NaN checks: the host's share, and pointwise and reducing kernels.
+    """Return a bound of the cost of stack traces and NaN checks: the host's share, and pointwise and reducing
+    kernels.
 
     On the CPU, each operator records its stack within its own time, so there is no bound.
     """
@@ -78,10 +82,14 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
         return machine.NOT_MEASURED
     if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
-    return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
+    return or_else(
+        lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED
+    )
 
 
-@machine_rule(family="environment_variables", candidates=machine.unset(*(each.name for each in COMPILE_CACHES)))
+@machine_rule(
+    family="environment_variables", candidates=machine.unset(*(each.name for each in COMPILE_CACHES))
+)
 def caches_disabled(view: ObservationView) -> Judgements:
     names = [each.name for each in COMPILE_CACHES if each.is_set(view)]
     live = [
@@ -95,7 +103,11 @@ def caches_disabled(view: ObservationView) -> Judgements:
     fresh = str(view.fact_or_none(FRESH_CACHES) or "").split()
     if not names and not live and not fresh:
         return
-    off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
+    off = (
+        "The caches of torch.compile are off"
+        if names or live
+        else "Each start has a compile cache of its own"
+    )
     unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
     unused = unused or view.number_or_none("start.num_graphs") == 0
     yield Judgement(
@@ -127,10 +139,14 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     folder, python = view.fact_or_none("torch.folder"), view.fact_or_none("python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
-    compiles = [words.command([str(python), "-m", "compileall", "-q", packages])] if packages and python else []
+    compiles = (
+        [words.command([str(python), "-m", "compileall", "-q", packages])] if packages and python else []
+    )
     yield Judgement(
         severity="low" if machine.is_watched(view) else "medium",
-        evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],
+        evidence=view.variable_evidence(name)
+        if refused
+        else ["there are none, and their folder is not writable"],
         where=view.place_of_variable(name),
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,

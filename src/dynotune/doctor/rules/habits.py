@@ -1,4 +1,5 @@
-"""Habits: common mistakes that a source line of the program, or the function that the line calls, shows by itself."""
+"""Habits: common mistakes that a source line of the program, or the function that the line calls, shows by
+itself."""
 
 import re
 import tomllib
@@ -40,7 +41,9 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _found(pattern: str | list[str], text: str) -> bool:
-    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text, re.MULTILINE) is not None
+    return (
+        re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text, re.MULTILINE) is not None
+    )
 
 
 def _rule_of(id: str, habit: _Habit) -> Rule:
@@ -48,9 +51,11 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
         family="lines",
         id=id,
         title=habit.title,
-        sees=f"The rule looks for source lines at which a sampler saw the loader's workers, or the thread that runs "
+        sees="The rule looks for source lines at which a sampler saw the loader's workers, or the thread "
+        "that runs "
         f"the steps, do this work: {habit.what[0].lower()}{habit.what[1:]}.",
-        costs="The cost is the source line's share of the time between operators, or of the wait for the loader; with "
+        costs="The cost is the source line's share of the time between operators, or of the wait for the "
+        "loader; with "
         "a device, at most the time for which the device waits for the host.",
         wrong_when=habit.wrong_when,
         explains=_GENERAL,

@@ -14,8 +14,10 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _PROGRAM: tuple[Caller, ...] = ("program", "unknown")
 _FORWARD: tuple[Caller, ...] = (*_PROGRAM, "library")
 _SMALL = (
-    "select add sub mul div neg abs pow sqrt rsqrt exp log sin cos tanh sigmoid relu clamp clamp_min clamp_max minimum "
-    "maximum where lt le gt ge eq ne index copy_ fill_ slice unbind item _local_scalar_dense remainder floor round "
+    "select add sub mul div neg abs pow sqrt rsqrt exp log sin cos tanh sigmoid relu clamp clamp_min "
+    "clamp_max minimum "
+    "maximum where lt le gt ge eq ne index copy_ fill_ slice unbind item _local_scalar_dense remainder "
+    "floor round "
     "logical_and logical_or masked_fill index_put_ scalar_tensor"
 )
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
@@ -36,7 +38,11 @@ def launch_bound(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     # If other kernels are long, the mean says nothing about the short ones.
-    took = f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S else ""
+    took = (
+        f"{mean_s * 1e6:.2g} µs on average, "
+        if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S
+        else ""
+    )
     claim = f"Kernels take {took}less than launching them: {share:.0%} of a step is lost to that."
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
@@ -69,10 +75,14 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
     compiled = any(model.compiled for model in view.models)
     loop = main_loop(view)
     yield Judgement(
-        claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels per step take less than 10 µs each: "
+        claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels per step take less than "
+        "10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
-        evidence=[*told_of(loop), f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
+        evidence=[
+            *told_of(loop),
+            f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each",
+        ],
         where=None if loop is None else loop.where,
         model=bounds.main_model(view),
         candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
@@ -105,14 +115,20 @@ def host_bound(view: ObservationView) -> Judgements:
 
 
 def _mostly_launches(view: ObservationView) -> bool:
-    """Tell whether the host's own work is mostly torch's: modules, backward passes and optimizers launching kernels."""
-    working = [line for line, _ in hot_lines.known(lambda view: hot_lines.of_thread(view, lambda line: True), view)]
-    num, of_torch = (sum(line.num for line in lines) for lines in (working, filter(hot_lines.ends_in_torch, working)))
+    """Tell whether the host's own work is mostly torch's: modules, backward passes and optimizers launching
+    kernels."""
+    working = [
+        line for line, _ in hot_lines.known(lambda view: hot_lines.of_thread(view, lambda line: True), view)
+    ]
+    num, of_torch = (
+        sum(line.num for line in lines) for lines in (working, filter(hot_lines.ends_in_torch, working))
+    )
     return num > 0 and of_torch >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
-    """Return the share of a step without a device that Python takes in an optimizer's loop over parameters."""
+    """Return the share of a step without a device that Python takes in an optimizer's loop over
+    parameters."""
     causes = [cause for cause in view.trace.causes if cause.id == "optimizer-forloop"]
     return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
 
@@ -120,8 +136,9 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
 def _crowded_out(view: ObservationView) -> float:
     """Return Python's share of a step without a device if the recorded operators alone exceed a plain step.
 
-    Other programs or the recording then slowed the operators, which seems to leave no time for Python. So Python counts
-    as often as it was sampled, at most by its recorded share. Some of the lines call operators: a bound, and no alarm.
+    Other programs or the recording then slowed the operators, which seems to leave no time for Python. So
+    Python counts as often as it was sampled, at most by its recorded share. Some of the lines call operators:
+    a bound, and no alarm.
     """
     row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if row is None or not view.trace.num_steps or not row.window_s:
@@ -130,19 +147,23 @@ def _crowded_out(view: ObservationView) -> float:
     if recorded_s < view.timing.step_s * view.trace.num_steps:
         return 0.0
     return min(
-        sum(part for _, part in hot_lines.known(hot_lines.of_python, view)), max(0.0, 1 - recorded_s / row.window_s)
+        sum(part for _, part in hot_lines.known(hot_lines.of_python, view)),
+        max(0.0, 1 - recorded_s / row.window_s),
     )
 
 
 def _python_bound(view: ObservationView) -> Judgements:
     sleeps = hot_lines.known(hot_lines.asleep, view)
-    surely = bounds.waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    surely = (
+        bounds.waits_for_host(view) - _between_operators_of_optimizer(view) - sum(part for _, part in sleeps)
+    )
     share = max(surely, _crowded_out(view))
     lines = hot_lines.within(hot_lines.known(hot_lines.of_python, view), share)
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Judgement(
-        # Between operators of usual size Python takes as much, so this finding only gives a verdict its place.
+        # Between operators of usual size Python takes as much, so this finding only gives a verdict its
+        # place.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
@@ -222,7 +243,10 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
     loop = main_loop(view)
     yield Judgement(
-        claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over elements.",
+        claim=(
+            f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over "
+            "elements."
+        ),
         share=share,
         evidence=told_of(loop)
         + [f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
@@ -232,7 +256,8 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
 
 
 def _by_program(row: Operator) -> Called:
-    """Return the calls that the program itself makes one by one; without recorded stacks, return all calls."""
+    """Return the calls that the program itself makes one by one; without recorded stacks, return all
+    calls."""
     if not row.callers:
         return Called(num=row.num, self_s=row.self_s)
     own = [row.callers[caller] for caller in _PROGRAM if caller in row.callers]
@@ -240,23 +265,30 @@ def _by_program(row: Operator) -> Called:
 
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
-    """Return a bound of a loop's operators, their backward pass and Python around them, as a share of a plain step."""
+    """Return a bound of a loop's operators, their backward pass and Python around them, as a share of a plain
+    step."""
     every = bounds.operators(view, lambda name: name.startswith("aten::"))
     rows, all_s = [row for row in every if row.name not in bounds.PRODUCTS], sum(row.self_s for row in every)
     if not all_s:
         return 0.0
 
     def is_looped(called: Called) -> bool:
-        return called.num >= policy.LOOPED * num_steps and called.self_s < policy.SHORT_OPERATOR_S * called.num
+        return (
+            called.num >= policy.LOOPED * num_steps and called.self_s < policy.SHORT_OPERATOR_S * called.num
+        )
 
     own = [(row, called) for row in rows if is_looped(called := _by_program(row))]
-    forward = sum(sum(row.callers[caller].num for caller in _FORWARD if caller in row.callers) for row, _ in own)
+    forward = sum(
+        sum(row.callers[caller].num for caller in _FORWARD if caller in row.callers) for row, _ in own
+    )
     looped = sum(called.num for _, called in own) / forward if forward else 0.0
     backward = [row.callers["backward"] for row in rows if "backward" in row.callers]
     backward_s = sum(called.self_s for called in backward if is_looped(called))
     part = min(1.0, (sum(called.self_s for _, called in own) + looped * backward_s) / all_s)
     if view.uses_cuda:
-        return min(bounds.waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency"))
+        return min(
+            bounds.waits_for_host(view), part * view.lost("launch-bound", "host-bound", "launch-latency")
+        )
     return min(1.0, part * (view.attribution.shares.device + bounds.waits_for_host(view)))
 
 
@@ -281,7 +313,12 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     bound = [
         ("torch", threads, computing * (1 - cores / threads) if threads else 0.0, policy.OVERSUBSCRIBED),
         ("torch in workers", of_workers, shares.input * (1 - cores / of_workers) if of_workers else 0.0, 2.0),
-        ("OpenCV in workers", in_workers, shares.input * (1 - cores / in_workers) if in_workers else 0.0, 2.0),
+        (
+            "OpenCV in workers",
+            in_workers,
+            shares.input * (1 - cores / in_workers) if in_workers else 0.0,
+            2.0,
+        ),
     ]
     over = [(name, num, share) for name, num, share, most in bound if num > most * cores and share > 0]
     if not over:
@@ -293,16 +330,26 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
         evidence=[
-            *(f"{num:.0f} threads of {name} in {ranks} {'rank' if ranks == 1 else 'ranks'}" for name, num, _ in over),
+            *(
+                f"{num:.0f} threads of {name} in {ranks} {'rank' if ranks == 1 else 'ranks'}"
+                for name, num, _ in over
+            ),
             f"{workers} loader workers",
             view.mentions("host.num_cores"),
             view.mentions("window.tree_cpu_s_per_s"),
-            *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s per second for a core"]),
+            *(
+                []
+                if waited is None
+                else [f"threads that are ready to run wait {waited:.2g} s per second for a core"]
+            ),
         ],
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
         remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."
         if of_torch
-        else "Call torch.set_num_threads(1) in the workers: that is their default, which worker_init_fn changed."
+        else (
+            "Call torch.set_num_threads(1) in the workers: that is their default, which worker_init_fn "
+            "changed."
+        )
         if of_workers > workers
         else "Call cv2.setNumThreads(0) in the data set.",
     )
@@ -314,7 +361,8 @@ def _threads_of_torch(loader: Loader) -> int:
 
 
 def _cores_are_short(view: ObservationView, cores: float) -> bool:
-    """Tell whether the cores are busy, other programs included, or the first rank's threads need far more of them.
+    """Tell whether the cores are busy, other programs included, or the first rank's threads need far more of
+    them.
 
     True if that is not known.
     """

@@ -13,7 +13,7 @@ from dynotune.schema.trace_summary import Place
 
 _ASKED = """\
 Remove the call of gc.collect() from the loop, or call it once an epoch: objects without cycles are freed at once \
-anyway. gc.disable() does not stop calls of gc.collect()."""
+anyway. gc.disable() does not stop calls of gc.collect()."""  # noqa: E501
 
 
 @rule(family="jitter")
@@ -32,14 +32,20 @@ def gc_jitter(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=f"One garbage collection delayed the host for {ms(garbage.longest_s)}."
         if one
-        else f"Garbage collections that the program asks for take {garbage.asked_s / timing.window_s:.0%} of the time."
+        else (
+            f"Garbage collections that the program asks for take {garbage.asked_s / timing.window_s:.0%} "
+            "of the time."
+        )
         if asked
         else f"Collecting garbage takes {garbage.total_s / timing.window_s:.0%} of the host's time.",
         kind="jitter" if one else "speed",
         severity="low" if one else policy.severity(share),
         share=share,
         evidence=[
-            f"{garbage.num} collections, {garbage.num_oldest} of the oldest generation, {ms(garbage.total_s)} together",
+            (
+                f"{garbage.num} collections, {garbage.num_oldest} of the oldest generation, "
+                f"{ms(garbage.total_s)} together"
+            ),
             f"the longest collection took {ms(garbage.longest_s)}",
             *([f"{garbage.num_objects:,} objects"] if garbage.num_objects is not None else []),
             *([f"gc.collect() is called at {asked}"] if asked else []),
@@ -76,7 +82,9 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     begun = [] if sampler else [loader for loader in view.loaders if starts_workers_each_epoch(view, loader)]
     times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
     yield Judgement(
-        claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
+        claim=(
+            f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others."
+        ),
         share=share,
         evidence=[
             f"{ms(timing.epoch_begin_s)} against {ms(usual_s)}, {times} in {timing.num_steps} steps",
@@ -86,7 +94,10 @@ def epoch_jitter(view: ObservationView) -> Judgements:
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
         remedy=""
         if begun
-        else "The time goes to the sampler, which orders all items anew: make epochs longer, or draw with replacement."
+        else (
+            "The time goes to the sampler, which orders all items anew: make epochs longer, or draw with "
+            "replacement."
+        )
         if sampler
         else "Draw from one iterator across epochs, or make the data set start faster.",
     )
@@ -101,5 +112,7 @@ def loader_jitter(view: ObservationView) -> Judgements:
             "waited for a late batch",
             "" if loader else remedy,
             where=loader.place if loader else view.loaders[0].place if view.loaders else Place(),
-            candidates=[Setting("loader.prefetch_factor", 2 * (loader.prefetch_factor or 2))] if loader else [],
+            candidates=[Setting("loader.prefetch_factor", 2 * (loader.prefetch_factor or 2))]
+            if loader
+            else [],
         )

@@ -23,13 +23,19 @@ def channels_last(view: ObservationView) -> Judgements:
         # The remaining conversions pad channels, as of images with three channels, which no setting avoids.
         return
     yield Judgement(
-        claim="Images are converted between layouts around convolutions, although the weights are channels-last."
+        claim=(
+            "Images are converted between layouts around convolutions, although the weights are "
+            "channels-last."
+        )
         if already
-        else "Images are converted between layouts around convolutions. A change of layout uses other kernels, which "
+        else "Images are converted between layouts around convolutions. A change of layout uses other "
+        "kernels, which "
         "round differently.",
         share=share,
         losses=losses,
-        evidence=[] if model is None else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"],
+        evidence=[]
+        if model is None
+        else [f"{model.channels_last_share or 0:.0%} of the weights are channels-last"],
         model=model,
         candidates=[] if already else [Setting("layout.channels_last", True)],
         remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
@@ -39,7 +45,9 @@ def channels_last(view: ObservationView) -> Judgements:
 
 
 def _inputs_are_channels_last(model: Model) -> bool:
-    images = [tensor for tensor in (model.call.inputs if model.call is not None else []) if len(tensor.shape) == 4]
+    images = [
+        tensor for tensor in (model.call.inputs if model.call is not None else []) if len(tensor.shape) == 4
+    ]
     return bool(images) and all(tensor.channels_last for tensor in images)
 
 
@@ -55,9 +63,13 @@ def sdpa_math(view: ObservationView) -> Judgements:
         share=share,
         losses=losses,
         evidence=[*(f"{name} attention is switched off" for name in switched_off)],
-        remedy="Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, enable_mem_efficient_sdp)."
+        remedy=(
+            "Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, "
+            "enable_mem_efficient_sdp)."
+        )
         if switched_off
-        else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly the type, "
+        else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly "
+        "the type, "
         "the mask or the size of a head.",
     )
 
@@ -75,7 +87,8 @@ def manual_attention(view: ObservationView) -> Judgements:
 
 
 def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
-    """Return two shares of a step: softmax between batched products, and all work that may be attention; else zeros."""
+    """Return two shares of a step: softmax between batched products, and all work that may be attention; else
+    zeros."""
     batched = operators(view, lambda name: name in ("aten::bmm", "aten::baddbmm"))
     softmax = operators(view, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
@@ -142,7 +155,9 @@ def d2h_not_overlapped(view: ObservationView) -> Judgements:
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
     yield Judgement(
-        claim=f"The device only sends results to the host for {lost:.0%} of a step.", share=share, losses=losses
+        claim=f"The device only sends results to the host for {lost:.0%} of a step.",
+        share=share,
+        losses=losses,
     )
 
 

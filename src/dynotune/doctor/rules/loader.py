@@ -42,7 +42,9 @@ def loader_bound(view: ObservationView) -> Judgements:
             remedy = "The workers have time left: look at how they hand batches over (size, pinning)."
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
-                remedy = "Handing batches over takes longer than making them: use larger batches, or no workers."
+                remedy = (
+                    "Handing batches over takes longer than making them: use larger batches, or no workers."
+                )
     brief = share * view.timing.step_s < policy.HANDOVER_S
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late
@@ -66,18 +68,25 @@ def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
         evidence=[
             _in_words(loader),
             *_making(loader),
-            f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s per second for a core",
+            (
+                f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s per "
+                "second "
+                "for a core"
+            ),
         ],
         where=loader.place,
-        remedy=f"Make batches cheaper to load, or make them beforehand: operators and workers share {cores} cores.",
+        remedy=(
+            "Make batches cheaper to load, or make them beforehand: operators and workers share "
+            f"{cores} cores."
+        ),
     )
 
 
 def _avoidable(view: ObservationView, loader: Loader | None) -> float:
     """Return the share of a step by which the wait can be shortened.
 
-    Batches that are always ready cannot be made sooner. Without workers there is no handover, but then the process
-    makes the batches itself. If a thread pins batches, pinning may be the slow part.
+    Batches that are always ready cannot be made sooner. Without workers there is no handover, but then the
+    process makes the batches itself. If a thread pins batches, pinning may be the slow part.
     """
     if loader is None or isinstance(loader.loading, Unknown) or loader.loading.pin_s is not None:
         return 1.0
@@ -88,7 +97,9 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
 
 def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, otherwise: bool = False) -> bool:
     """Tell whether the command uses more than `part` of the processors; `otherwise` if that is not known."""
-    return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
+    return or_else(
+        lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise
+    )
 
 
 @rule(family="loader")
@@ -176,7 +187,9 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     if loader is None or not loader.num_workers or share < policy.LEAST_SHARE:
         return
     loading = loaders.loading_of(loader)
-    if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
+    if (
+        loading.busy_share or 0.0
+    ) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
     uneven = loading.fetch_s / view.timing.step_s
     if uneven < share / 2 or _always_ready(view, loader, loading):
@@ -187,7 +200,8 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     ahead = loader.prefetch_factor or 2
     yield Judgement(
         severity=policy.severity(share),
-        claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, and each worker makes "
+        claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, and each worker "
+        "makes "
         f"{ahead} ahead.",
         share=share,
         evidence=[_in_words(loader), *_making(loader)],
@@ -203,7 +217,9 @@ def iterable_duplicated(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high",
-        claim=f"Each of {loader.num_workers} workers yields all samples of {loader.dataset.rpartition('.')[2]}.",
+        claim=(
+            f"Each of {loader.num_workers} workers yields all samples of {loader.dataset.rpartition('.')[2]}."
+        ),
         share=Unknown("it makes epochs longer, not steps"),
         evidence=[_in_words(loader), f"{loader.dataset} does not ask torch.utils.data.get_worker_info()"],
         where=loader.place,
@@ -225,7 +241,8 @@ def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bo
 
 
 def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:
-    """Return the share of a step that workers can hide: all but the handover and the processor time of loading."""
+    """Return the share of a step that workers can hide: all but the handover and the processor time of
+    loading."""
     step_s = view.timing.step_s
     rest = 1.0 - wait + policy.HANDOVER_S / step_s
     loading = loader.loading
@@ -242,7 +259,10 @@ def _in_words(loader: Loader) -> str:
     if loader.batch_size is not None:
         words.insert(0, f"batch_size={loader.batch_size}")
     if loader.num_workers:
-        words += [f"prefetch_factor={loader.prefetch_factor}", f"persistent_workers={loader.persistent_workers}"]
+        words += [
+            f"prefetch_factor={loader.prefetch_factor}",
+            f"persistent_workers={loader.persistent_workers}",
+        ]
         words += [f"multiprocessing_context={loader.context}"] if loader.context else []
     return f"{loader.name.rpartition('.')[2]}({', '.join(words)})"
 
@@ -252,24 +272,32 @@ def _making(loader: Loader) -> list[str]:
     loading = loader.loading
     if isinstance(loading, Unknown):
         return []
-    parts = [f"{loading.cpu_s * 1e3:.3g} ms of it processor time", f"{loading.collate_s * 1e3:.3g} ms collating"]
+    parts = [
+        f"{loading.cpu_s * 1e3:.3g} ms of it processor time",
+        f"{loading.collate_s * 1e3:.3g} ms collating",
+    ]
     if loading.decoders:
         parts.append(f"{loading.decode_s * 1e3:.3g} ms in {', '.join(loading.decoders)}")
-    busy = [] if loading.busy_share is None else [f"workers make batches {loading.busy_share:.0%} of their time"]
+    busy = (
+        [] if loading.busy_share is None else [f"workers make batches {loading.busy_share:.0%} of their time"]
+    )
     lines = [f"a batch takes {loading.fetch_s * 1e3:.3g} ms to make: {', '.join(parts)}", *busy]
     lines += _parts(loading)
     return [*lines, f"items are made in {loading.items.function}"] if loading.items.function else lines
 
 
 def _parts(loading: Loading) -> list[str]:
-    """Return evidence of the time to make a sample by kind of work, and of where the sample's bytes come from."""
+    """Return evidence of the time to make a sample by kind of work, and of where the sample's bytes come
+    from."""
     shares: dict[str, float] = {}
     total_s = sum(part.wall_s for part in loading.parts) or 1.0
     for part in loading.parts:
         name = f"{part.part} ({part.what})" if part.what else part.part
         shares[name] = shares.get(name, 0.0) + part.wall_s / total_s
     most = [
-        f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda row: -row[1])[:5] if share >= 0.01
+        f"{share:.0%} {name}"
+        for name, share in sorted(shares.items(), key=lambda row: -row[1])[:5]
+        if share >= 0.01
     ]
     found = [f"the time of a sample: {', '.join(most)}"] if most else []
     if loading.read_bytes and loading.storage_bytes is not None:

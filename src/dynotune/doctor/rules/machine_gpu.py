@@ -19,7 +19,9 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
         (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w"))
         for gpu in machine.gpus(view)
     ]
-    lowered = [(gpu, limit, default) for gpu, limit, default in limits if limit < policy.LOWERED_POWER * default]
+    lowered = [
+        (gpu, limit, default) for gpu, limit, default in limits if limit < policy.LOWERED_POWER * default
+    ]
     if not lowered:
         return
     part = max(1 - limit / default for _, limit, default in lowered)
@@ -38,7 +40,9 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
             f"{machine.gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W"
             for gpu, limit, default in lowered
         ],
-        commands=[f"sudo nvidia-smi{machine.gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
+        commands=[
+            f"sudo nvidia-smi{machine.gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered
+        ],
     )
 
 
@@ -90,8 +94,11 @@ def slowed_gpus(
         )
 
 
-def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") -> Callable[[str], Slowed | None]:
-    """Return a `look` function for these clock event reasons. `unless`: another reason that explains these."""
+def _held_by(
+    view: ObservationView, reasons: tuple[str, ...], unless: str = ""
+) -> Callable[[str], Slowed | None]:
+    """Return a `look` function for these clock event reasons. `unless`: another reason that explains
+    these."""
 
     def look(gpu: str) -> Slowed | None:
         idle = None
@@ -100,7 +107,9 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
         except Missing as missing:
             # A reason that is set on an idle GPU counts. An idle GPU without such a reason proves nothing.
             now, idle = view.fact_or_none(f"{gpu}.clock_reasons"), missing
-            at_load = machine.Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
+            at_load = machine.Load(
+                0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now"
+            )
         held = max(at_load.reasons.get(reason, 0.0) for reason in reasons)
         if held < policy.LEAST_REASON_SHARE or at_load.reasons.get(unless, 0.0) >= policy.LEAST_REASON_SHARE:
             if idle is not None:
@@ -116,7 +125,8 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
 
 
 def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 1.0) -> float | None:
-    """Return a bound of the share of a step that the highest clock saves; `held` is the share of samples below it."""
+    """Return a bound of the share of a step that the highest clock saves; `held` is the share of samples
+    below it."""
     parts, highest = machine.shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
@@ -176,7 +186,8 @@ def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
         yield Judgement(
-            severity="low", evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off]
+            severity="low",
+            evidence=[f"{machine.gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
         )
 
 
@@ -194,7 +205,11 @@ def gpu_shared(view: ObservationView) -> Judgements:
         if not num and not (hidden and (held or (busy or 0) >= policy.BUSY_PERCENT)):
             continue
         who = view.fact_or_none(f"{gpu}.processes")
-        names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
+        names = (
+            ", ".join(map(str, who[:3]))
+            if isinstance(who, list)
+            else "processes that cannot be seen from here"
+        )
         evidence += [
             f"{machine.gpu_label(view, gpu)}: {names}",
             *view.fact_evidence(f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
@@ -276,7 +291,9 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     needs(machine.is_watched(view), "traffic of a running command", machine.DIAGNOSE)
     generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
     if int(generation) not in policy.PCIE_LANE_BYTES_PER_S or width < 1:
-        raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
+        raise Missing(
+            "the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here"
+        )
     rate = policy.PCIE_LANE_BYTES_PER_S[int(generation)] * width
     used = {
         "to the GPU": view.number("window.pcie_rx_bytes_per_s"),

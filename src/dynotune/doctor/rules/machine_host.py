@@ -43,7 +43,9 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     ]
     evidence += view.fact_evidence("host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
-        evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
+        evidence.append(
+            f"stopped for {stopped:.2f} s of each second while the command ran, all cores together"
+        )
         stopped = stopped if stopped >= policy.THROTTLED_S_PER_S else 0.0
     share, much = machine.measured(stopped), cores <= num_cpus / 2 and threads is None
     yield Judgement(
@@ -51,7 +53,10 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
         claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
         share=share,
         evidence=evidence,
-        remedy=f"Use at most {max(int(cores), 1)} threads and loader workers together, or ask for a larger quota.",
+        remedy=(
+            f"Use at most {max(int(cores), 1)} threads and loader workers together, or ask for a larger "
+            "quota."
+        ),
     )
 
 
@@ -98,7 +103,10 @@ def numa_remote(view: ObservationView) -> Judgements:
             f"{machine.gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
             for gpu in far or unbound
         ],
-        remedy=f"Bind each rank to its GPU's node: torchrun --numa-binding=node (torch 2.11 and later), or {bind}",
+        remedy=(
+            "Bind each rank to its GPU's node: torchrun --numa-binding=node (torch 2.11 and later), or "
+            f"{bind}"
+        ),
     )
 
 
@@ -124,7 +132,8 @@ def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
         yield Judgement(
-            severity="medium", evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")]
+            severity="medium",
+            evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
         )
 
 
@@ -160,5 +169,7 @@ def swap_active(view: ObservationView) -> Judgements:
         otherwise="high",
         claim=claim,
         share=share,
-        evidence=view.fact_evidence("host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"),
+        evidence=view.fact_evidence(
+            "host.swap_used_bytes", "host.memory_available_bytes", "window.major_faults"
+        ),
     )

@@ -20,7 +20,9 @@ def thp_mode(view: ObservationView) -> Judgements:
     yield Judgement(
         severity="low",
         kind="speed" if off else "jitter",
-        claim="Transparent huge pages are off." if off else "Allocations wait while the kernel assembles huge pages.",
+        claim="Transparent huge pages are off."
+        if off
+        else "Allocations wait while the kernel assembles huge pages.",
         share=NOT_MEASURED,
         evidence=[view.mentions("host.thp_enabled"), view.mentions("host.thp_defrag")],
     )
@@ -33,7 +35,8 @@ def shm_too_small(view: ObservationView) -> Judgements:
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
     needed = sum(
-        _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch or ()) for loader in loaders or []
+        _num_ready(loader) * sum(tensor.num_bytes for tensor in loader.batch or ())
+        for loader in loaders or []
     )
     free = size if left is None else left
     if loaders and needed:
@@ -59,7 +62,8 @@ def _loaders(view: ObservationView) -> list[Loader] | None:
 
 
 def _num_ready(loader: Loader) -> int:
-    """Return how many batches the workers keep in memory: prefetched batches, and as many being made or in use."""
+    """Return how many batches the workers keep in memory: prefetched batches, and as many being made or in
+    use."""
     return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 
@@ -98,7 +102,10 @@ def memlock_rdma(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         otherwise="medium",
-        claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
+        claim=(
+            f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks "
+            "its buffers."
+        ),
         share=NOT_MEASURED,
         evidence=[
             f"locked memory: {limit / MIB:,.3g} MiB",
@@ -123,7 +130,10 @@ def cgroup_mem_high(view: ObservationView) -> Judgements:
             else "The kernel slowed this container because it is near its memory limit.",
             share=NOT_MEASURED,
             evidence=[
-                f"the limit is {view.number('host.memory_limit_bytes') / 2**30:.1f} GiB; cached files count too",
+                (
+                    f"the limit is {view.number('host.memory_limit_bytes') / 2**30:.1f} GiB; cached files "
+                    "count too"
+                ),
                 view.mentions("host.cgroup_oom_kills"),
                 view.mentions("host.cgroup_memory_high"),
             ],

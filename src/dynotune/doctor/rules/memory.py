@@ -48,7 +48,10 @@ def alloc_retries(view: ObservationView) -> Judgements:
     share = sum(loss.share for loss in losses)
     if not retries and not ooms and share < policy.LEAST_SHARE:
         return
-    driver = sum(one.num_device_allocations for one in allocators), sum(one.num_device_frees for one in allocators)
+    driver = (
+        sum(one.num_device_allocations for one in allocators),
+        sum(one.num_device_frees for one in allocators),
+    )
     severity = policy.severity(share)
     if retries and severity == "low":
         severity = "medium"  # a retry delays a step, even if no retry fell into the recorded steps
@@ -59,7 +62,10 @@ def alloc_retries(view: ObservationView) -> Judgements:
         else "The allocator ran out of memory, emptied its cache and tried again.",
         share=share if share or not retries else Unknown("no retry fell into the recorded steps"),
         evidence=[
-            f"in the window: {retries} retries, {ooms} failures, {driver[0]} allocations and {driver[1]} releases",
+            (
+                f"in the window: {retries} retries, {ooms} failures, {driver[0]} allocations and {driver[1]} "
+                "releases"
+            ),
             *evidence_of(losses),
         ],
         where=place_of(losses),

@@ -14,14 +14,16 @@ from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
 _COSTS = (
-    "The finding costs device memory, not time. In a diagnosis its severity is low unless memory is short: 70% of the "
+    "The finding costs device memory, not time. In a diagnosis its severity is low unless memory is short: "
+    "70% of the "
     "memory that the process can use is in use, or an allocation failed."
 )
 _WRONG = "The finding is wrong if memory then peaks at another point in time: that peak bounds the saving."
 
 
 def _lists(peak: Moment) -> tuple[str, list[int]]:
-    """Return the list of modules (`layers.0`, `layers.1`) with the most activations, and the bytes of each module."""
+    """Return the list of modules (`layers.0`, `layers.1`) with the most activations, and the bytes of each
+    module."""
     blocks = next((term.blocks for term in peak.terms if term.name == "activations"), {})
     lists: dict[str, list[int]] = defaultdict(list)
     for name, size in blocks.items():
@@ -46,7 +48,8 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
 
 
 def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
-    """Return a rule for one saving of memory, which judges the rank that holds most and ignores small savings.
+    """Return a rule for one saving of memory, which judges the rank that holds most and ignores small
+    savings.
 
     A saving is loud only where memory is short: elsewhere it answers a question that nobody asked.
 
@@ -70,7 +73,9 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
             yield Judgement(
                 severity="medium" if share >= policy.SPLIT_SHARE and is_short(view) else "low",
                 kind="memory",
-                evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
+                evidence=[
+                    f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"
+                ],
                 where=Place(function=lines[0]) if lines else None,
                 candidates=expandable(view) if id == "memory-segments" else None,
                 remedy=remedy.format(modules=_lists(peak)[0]),
@@ -83,7 +88,9 @@ RULES = (
     _saving("memory-autocast", _autocast, term="activations"),
     _saving(
         "memory-optimizer-copies",
-        lambda rank, peak: _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary"),
+        lambda rank, peak: (
+            _fact(rank, "peak_in_update") * (not rank.facts.get("fused")) * peak.of("temporary")
+        ),
         term="temporary",
     ),
     _saving(
@@ -95,7 +102,9 @@ RULES = (
     _saving("memory-old-gradients", lambda rank, _: _fact(rank, "old_gradient_bytes")),
     _saving(
         "memory-graph-unused",
-        lambda rank, _: _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0,
+        lambda rank, _: (
+            _fact(rank, "graph_bytes") if rank.facts.get("grad_enabled") and not rank.trains else 0
+        ),
         term="activations",
     ),
     _saving("memory-segments", lambda _, peak: peak.of("fragmentation")),

@@ -22,8 +22,8 @@ RATES = {
     (10, 3): (1.0, 15.0, 30.0),
     (12, 0): (1.0, 2.0, 4.0),
 }
-"""Dense rates of float32, TF32 and half types relative to float32, by capability. From NVIDIA's data sheets, for the
-fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
+"""Dense rates of float32, TF32 and half types relative to float32, by capability. From NVIDIA's data sheets,
+for the fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
@@ -53,13 +53,21 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
 @rule(family="precision")
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
-    yield Judgement(share=share, evidence=evidence, where=place_of(view.losses("amp-absent"), main_model(view)))
+    yield Judgement(
+        share=share, evidence=evidence, where=place_of(view.losses("amp-absent"), main_model(view))
+    )
 
 
 @rule(family="precision")
 def inference_fp32_weights(view: ObservationView) -> Judgements:
     model = main_model(view)
-    if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
+    if (
+        not view.uses_cuda
+        or view.is_training
+        or model is None
+        or model.call is None
+        or model.call.grad_enabled
+    ):
         return
     if not _is_float32(model):
         return
@@ -86,7 +94,9 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
     yield Judgement(
-        severity="high", evidence=["autocast: float16", view.mentions("live.grad_scaler")], model=main_model(view)
+        severity="high",
+        evidence=["autocast: float16", view.mentions("live.grad_scaler")],
+        model=main_model(view),
     )
 
 
@@ -97,7 +107,9 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
     share: float | Unknown = Unknown("the device's work was not recorded")
     severity: Severity = "low"
     if view.uses_cuda:
-        waits = sum(loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
+        waits = sum(
+            loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer")
+        )
         share = min(1.0, saving(view, 0.5 * view.kernel_share("optimizer")) + waits)
         severity = policy.severity(share)
     yield Judgement(
@@ -139,7 +151,9 @@ def casts(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     yield Judgement(
-        severity="medium" if share >= policy.MUCH_CASTING and not view.words("live.autocast_dtypes") else "low",
+        severity="medium"
+        if share >= policy.MUCH_CASTING and not view.words("live.autocast_dtypes")
+        else "low",
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
         losses=losses,
@@ -147,17 +161,21 @@ def casts(view: ObservationView) -> Judgements:
 
 
 def rates(view: ObservationView) -> tuple[float, float, float]:
-    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with the most to gain."""
+    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with the most to
+    gain."""
     return RATES.get(capability(view), max(RATES.values()))
 
 
 def _no_tf32(view: ObservationView) -> list[LostTime]:
     """Return the float32 products that do not use tensor cores, except those of `sdpa-math`."""
-    return [loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
+    return [
+        loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")
+    ]
 
 
 def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 if the step uses other types."""
+    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 if the step uses other
+    types."""
     model = main_model(view)
     if not view.uses_cuda:
         return 0.0, []
@@ -172,8 +190,11 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
     tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)
-    # Kernels between products run in the products' type, but the more such kernels, the smaller the part that does.
-    between = 0.0 if tf32_first or products < policy.LEAST_SHARE else min(products, view.kernel_share(*_POINTWISE))
+    # Kernels between products run in the products' type, but the more such kernels, the smaller the part that
+    # does.
+    between = (
+        0.0 if tf32_first or products < policy.LEAST_SHARE else min(products, view.kernel_share(*_POINTWISE))
+    )
     gain += between / 2
     evidence = [
         f"products, convolutions and attention take {products:.0%} of a step",

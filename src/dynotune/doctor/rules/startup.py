@@ -1,4 +1,5 @@
-"""The start of a program: compilation by torch.compile and the driver, their caches, and the loading of kernels."""
+"""The start of a program: compilation by torch.compile and the driver, their caches, and the loading of
+kernels."""
 
 import math
 import re
@@ -65,14 +66,17 @@ def start_dominates(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="high" if before_s >= policy.MUCH_OF_START_S else "medium",
-        claim=f"The command takes {words.duration(whole_s)}, of which {words.duration(before_s)} pass before its first "
+        claim=f"The command takes {words.duration(whole_s)}, of which {words.duration(before_s)} pass "
+        "before its first "
         "step.",
         share=BEFORE_STEPS,
         evidence=[f"{timing.num_steps} steps of {words.duration(timing.step_s)} were timed"],
     )
 
 
-def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str) -> Judgements:
+def _lost(
+    view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str
+) -> Judgements:
     """Return the finding for a cache whose folder is not writable or does not last."""
     writable = view.truth(f"cache.{cache}.writable")
     if writable and view.truth(f"cache.{cache}.lasts"):
@@ -82,7 +86,11 @@ def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Seve
         severity=severity,
         kind="start",
         claim=f"{who} keeps {what} {lost}" if writable else f"{who} cannot keep {what}: {unwritable}",
-        evidence=[view.mentions(f"cache.{cache}.path"), view.mentions(f"cache.{cache}.storage"), *what_it_saves(view)],
+        evidence=[
+            view.mentions(f"cache.{cache}.path"),
+            view.mentions(f"cache.{cache}.storage"),
+            *what_it_saves(view),
+        ],
         remedy=remedy,
     )
 
@@ -112,7 +120,9 @@ def compile_threads(view: ObservationView) -> Judgements:
         candidates=machine.unset(THREADS)
         if fair == min(cores, USUAL_THREADS) and view.variable(THREADS) is not None
         else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
-        remedy=f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches.",
+        remedy=(
+            f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches."
+        ),
     )
 
 
@@ -139,7 +149,9 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
     if view.truth("torch.runs_natively"):
         return
     capability = machine.version(view.text("gpu.compute_capability"))
-    compilable = any(_capability(name) <= capability for name in view.words("torch.arch_list") if "compute_" in name)
+    compilable = any(
+        _capability(name) <= capability for name in view.words("torch.arch_list") if "compute_" in name
+    )
     yield Judgement(
         severity="high",
         kind="start" if compilable else "correctness",
@@ -147,9 +159,14 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
         if compilable
         else "torch has no kernels that run on this GPU.",
         share=0.0 if compilable else machine.NOT_MEASURED,
-        evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
+        evidence=[
+            view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")
+        ],
         candidates=[],
-        remedy="Install a torch built for this GPU's architecture, and build extensions for it (TORCH_CUDA_ARCH_LIST).",
+        remedy=(
+            "Install a torch built for this GPU's architecture, and build extensions for it "
+            "(TORCH_CUDA_ARCH_LIST)."
+        ),
     )
 
 
@@ -157,7 +174,9 @@ def _compiled_at_start(view: ObservationView) -> Judgement:
     """Return the finding for kernels of another library or extension, or of a program without torch."""
     left = left_by_driver(view)
     kept = (
-        f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "the cache keeps none of it"
+        f"a cold start leaves {words.num_bytes(left)} in the driver's cache"
+        if left
+        else "the cache keeps none of it"
     )
     return Judgement(
         severity=severity_of_driver(view),
@@ -165,7 +184,8 @@ def _compiled_at_start(view: ObservationView) -> Judgement:
         claim="The driver compiles kernels that have no machine code for this GPU.",
         candidates=[],
         evidence=[kept, *without_machine_code(view), *what_it_saves(view)],
-        remedy="Build these libraries for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
+        remedy="Build these libraries for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune "
+        "startup scan` "
         "names them. Until then, keep the driver's cache.",
     )
 
@@ -220,17 +240,31 @@ def _what_was_kept(view: ObservationView) -> list[str]:
     kept = view.number_or_none("start.cuda_kept_bytes")
     if kept is None or not _compiles_ptx(view):
         return []
-    what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
+    what = (
+        f"the cache holds {words.num_bytes(kept)}"
+        if kept
+        else "nothing is kept: a binary larger than that never is"
+    )
     return [f"after starts with it, {what}", *without_machine_code(view)]
 
 
 @machine_rule(family="startup")
 def jit_cache_not_persistent(view: ObservationView) -> Judgements:
-    if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
+    if (
+        machine.no_gpu(view)
+        or machine.is_on(view.variable("CUDA_CACHE_DISABLE"))
+        or _compiles_ptx(view) is False
+    ):
         return
-    needs(_compiles_ptx(view) is not None, "torch.runs_natively", "whether the driver compiles anything is not known")
+    needs(
+        _compiles_ptx(view) is not None,
+        "torch.runs_natively",
+        "whether the driver compiles anything is not known",
+    )
     severity = at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium"
-    remedy = "Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack."
+    remedy = (
+        "Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack."
+    )
     yield from _lost(view, "cuda", "The driver", "its compiled kernels", severity, remedy)
 
 
@@ -252,7 +286,9 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
     if view.fact_or_none("start.cuda_start_s") is None:
-        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and shows its parts")
+        raise Missing(
+            "a start that was timed", "dynotune startup time -- COMMAND times it and shows its parts"
+        )
     if view.number("start.cuda_start_s") <= 0:
         return
     late_s = view.number("start.late_s")
@@ -260,7 +296,10 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
         return
     yield Judgement(
         severity="low",
-        evidence=[f"{words.duration(late_s)} in all, with warm caches", *view.variable_evidence("CUDA_MODULE_LOADING")],
+        evidence=[
+            f"{words.duration(late_s)} in all, with warm caches",
+            *view.variable_evidence("CUDA_MODULE_LOADING"),
+        ],
     )
 
 
@@ -270,16 +309,24 @@ def severity_of_start(view: ObservationView, most_s: float = math.inf) -> Severi
     if saved_s is None:
         return "medium"
     saved_s = min(saved_s, most_s)
-    return "high" if saved_s >= policy.MUCH_OF_START_S else "medium" if saved_s >= policy.SOME_OF_START_S else "low"
+    return (
+        "high"
+        if saved_s >= policy.MUCH_OF_START_S
+        else "medium"
+        if saved_s >= policy.SOME_OF_START_S
+        else "low"
+    )
 
 
 def severity_of_driver(view: ObservationView) -> Severity:
-    """Return `severity_of_start`, with the saving limited to the most time that the driver's compilation can take."""
+    """Return `severity_of_start`, with the saving limited to the most time that the driver's compilation can
+    take."""
     return severity_of_start(view, (left_by_driver(view) or math.inf) / policy.LEAST_JIT_BYTES_PER_S)
 
 
 def left_by_driver(view: ObservationView) -> float:
-    """Return the bytes that a cold start leaves in the driver's cache; 0 if unmeasured, or only cuDNN wrote them."""
+    """Return the bytes that a cold start leaves in the driver's cache; 0 if unmeasured, or only cuDNN wrote
+    them."""
     left = view.number_or_none("start.cuda_added_bytes") or 0.0
     return 0.0 if view.fact_or_none("torch.runs_natively") is True and left <= policy.FEW_JIT_BYTES else left
 
@@ -287,7 +334,11 @@ def left_by_driver(view: ObservationView) -> float:
 def compiles_unseen(view: ObservationView) -> bool:
     """Tell whether the driver must compile libraries, but its cache keeps too little to show that."""
     limit = machine.whole_number(view.variable("CUDA_CACHE_MAXSIZE"))
-    small = limit is not None and limit < policy.SURELY_KEPT_BYTES and not view.number_or_none("start.cuda_kept_bytes")
+    small = (
+        limit is not None
+        and limit < policy.SURELY_KEPT_BYTES
+        and not view.number_or_none("start.cuda_kept_bytes")
+    )
     return bool(view.number_or_none("code.num_compiled")) and (
         small or machine.is_on(view.variable("CUDA_CACHE_DISABLE"))
     )
@@ -299,8 +350,17 @@ def without_machine_code(view: ObservationView) -> list[str]:
     if not num or size is None:
         return []
     named = view.fact_or_none("code.compiled")
-    which = f" ({', '.join(map(str, named))}{', …' if num > len(named) else ''})" if isinstance(named, list) else ""
-    return [f"{num:.0f} of its libraries hold {words.num_bytes(size)} of PTX without machine code for this GPU{which}"]
+    which = (
+        f" ({', '.join(map(str, named))}{', …' if num > len(named) else ''})"
+        if isinstance(named, list)
+        else ""
+    )
+    return [
+        (
+            f"{num:.0f} of its libraries hold {words.num_bytes(size)} of PTX without machine code for this "
+            f"GPU{which}"
+        )
+    ]
 
 
 def what_it_saves(view: ObservationView) -> list[str]:
@@ -308,4 +368,9 @@ def what_it_saves(view: ObservationView) -> list[str]:
     cold_s, warm_s = view.number_or_none("start.cold_s"), view.number_or_none("start.warm_s")
     if cold_s is None or warm_s is None:
         return []
-    return [f"{words.duration(cold_s)} to the first step with the caches cold, {words.duration(warm_s)} with them warm"]
+    return [
+        (
+            f"{words.duration(cold_s)} to the first step with the caches cold, {words.duration(warm_s)} with "
+            "them warm"
+        )
+    ]

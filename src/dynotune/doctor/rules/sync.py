@@ -54,27 +54,39 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
         return
     where = rows[0].where if rows else Place(places[0])
     num = sum(row.num for row in rows)
-    seen_in = [f"{num} copies to page-locked memory were not waited for in the recorded steps"] if rows else []
-    yield Judgement(severity="high", evidence=[*seen_in, *(f"made in {place}" for place in places[:3])], where=where)
+    seen_in = (
+        [f"{num} copies to page-locked memory were not waited for in the recorded steps"] if rows else []
+    )
+    yield Judgement(
+        severity="high", evidence=[*seen_in, *(f"made in {place}" for place in places[:3])], where=where
+    )
 
 
 def breaks_a_graph(view: ObservationView, loss: LostTime) -> bool:
-    """Tell whether a compiled function was cut because the program reads a value at this place to branch on it."""
+    """Tell whether a compiled function was cut because the program reads a value at this place to branch on
+    it."""
     compilation, here = view.process.compilation, _FUNCTION.match(loss.where.function)
     if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
-    places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
-    # Only the first lines of functions are known, so a graph break lies in the last function that begins before it.
+    places = [
+        place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)
+    ]
+    # Only the first lines of functions are known, so a graph break lies in the last function that begins
+    # before it.
     functions = [_FUNCTION.match(each.where.function) for each in view.attribution.lost_time]
-    begins = [int(each["line"] or 0) for each in functions if each is not None and each["file"] == here["file"]]
+    begins = [
+        int(each["line"] or 0) for each in functions if each is not None and each["file"] == here["file"]
+    ]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
     return any(
-        max((begin for begin in begins if begin <= line), default=None) == int(here["line"] or 0) for line in lines
+        max((begin for begin in begins if begin <= line), default=None) == int(here["line"] or 0)
+        for line in lines
     )
 
 
 def _read_back(view: ObservationView) -> float:
-    """Return the share of a step in exposed copies of single values to the host: reading a value copies it."""
+    """Return the share of a step in exposed copies of single values to the host: reading a value copies
+    it."""
     rows = [row for row in view.trace.copies if row.kind == "DtoH"]
     small = all((row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES for row in rows)
     return view.lost("d2h-not-overlapped") if rows and small else 0.0

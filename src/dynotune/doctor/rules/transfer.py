@@ -39,7 +39,9 @@ def h2d_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
-    yield Judgement(claim=f"The device only receives data for {lost:.0%} of a step.", share=share, losses=losses)
+    yield Judgement(
+        claim=f"The device only receives data for {lost:.0%} of a step.", share=share, losses=losses
+    )
 
 
 @cuda_rule(family="transfer")
@@ -56,7 +58,9 @@ def transfer_float(view: ObservationView) -> Judgements:
     converting = _converting(view, images, bounds.place_of(losses))
     share = min(1.0, share + sum(loss.share for loss in converting))
     yield Judgement(
-        claim=f"Images are sent as {images.dtype.removeprefix('torch.')}: {item_bytes} times the pixels' bytes.",
+        claim=(
+            f"Images are sent as {images.dtype.removeprefix('torch.')}: {item_bytes} times the pixels' bytes."
+        ),
         share=share,
         evidence=[
             f"{images.shape} {images.dtype}, {images.num_bytes / 1e6:.3g} MB a batch",
@@ -81,12 +85,18 @@ def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
         return None, None
     # The program itself may convert its inputs to floats before the copy.
     inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
-    copied = [*(row.median_bytes for row in bounds.to_device(view) if row.median_bytes), _bytes_per_step(view)]
-    return _largest_image(each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)), None
+    copied = [
+        *(row.median_bytes for row in bounds.to_device(view) if row.median_bytes),
+        _bytes_per_step(view),
+    ]
+    return _largest_image(
+        each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)
+    ), None
 
 
 def _converting(view: ObservationView, images: Tensor, copied: Place) -> list[LostTime]:
-    """Return the host's work in the function that copies, if the loader gave that function these images as bytes."""
+    """Return the host's work in the function that copies, if the loader gave that function these images as
+    bytes."""
     loader = main_loader(view)
     batch = loader.batch or () if loader is not None else ()
     if not any(each.dtype.endswith("uint8") and sorted(each.shape) == sorted(images.shape) for each in batch):
@@ -114,16 +124,21 @@ def _is_float_image(tensor: Tensor) -> bool:
 @cuda_rule(family="transfer")
 def many_small_copies(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps or 0
-    small = [row for row in bounds.to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
+    small = [
+        row for row in bounds.to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES
+    ]
     if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
     losses = view.losses("many-small-copies", "h2d-blocking")
-    # A small copy that runs alone also counts as a copy of its kind of memory: its cost is the larger of the two.
+    # A small copy that runs alone also counts as a copy of its kind of memory: its cost is the larger of the
+    # two.
     own = view.lost("many-small-copies")
     share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
     num = sum(row.num for row in small) / num_steps
     yield Judgement(
-        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.", share=share, losses=losses
+        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.",
+        share=share,
+        losses=losses,
     )
 
 
@@ -135,7 +150,9 @@ def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     share = max(made if losses else 0.0, drawn)
     lines = known(_drawing_lines, view) if drawn > made or not losses else []
     yield Judgement(
-        share=share, evidence=[*told(lines), *evidence_of(losses)], where=place(lines, bounds.place_of(losses))
+        share=share,
+        evidence=[*told(lines), *evidence_of(losses)],
+        where=place(lines, bounds.place_of(losses)),
     )
 
 
@@ -144,10 +161,12 @@ def _drawing_lines(view: ObservationView) -> list[Seen]:
 
 
 def _drawing(view: ObservationView) -> float:
-    """Return the host's own time in the program's random operators, as a share of a plain step; on a device, these only
-    queue a kernel.
+    """Return the host's own time in the program's random operators, as a share of a plain step; on a device,
+    these only queue a kernel.
     """
-    rows = [row for row in bounds.operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
+    rows = [
+        row for row in bounds.operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}
+    ]
     return bounds.host_share(view, {row.name for row in rows}.__contains__)
 
 
@@ -161,7 +180,9 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     losses = view.losses("pin-memory-off")
     # If every copy is of pageable memory, the host also waits for that reason.
     waits = [] if bounds.is_pinned(view) else view.losses("h2d-blocking")
-    share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(loss.share for loss in waits)
+    share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(
+        loss.share for loss in waits
+    )
     share += bounds.behind_pageable_copies(view)
     # Pinning a tensor that is made only for the copy takes as long as the copy.
     share -= bounds.delay_of_device(view, MADE)
@@ -199,7 +220,9 @@ def pin_device_arg(view: ObservationView) -> Judgements:
         if loader.pin_memory_device:
             yield Judgement(
                 severity="low",
-                claim=f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it.",
+                claim=(
+                    f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it."
+                ),
                 share=Unknown("it costs nothing"),
                 where=loader.place,
             )
@@ -229,7 +252,10 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
     calls = view.per_step("live.pin_memory_calls") or 0.0
     pinning = calls >= policy.CALLS_PER_STEP
     losses = view.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
-    share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0))
+    share = max(
+        sum(loss.share for loss in losses),
+        view.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0),
+    )
     if not losses or share < policy.LEAST_SHARE:
         return
     loader = main_loader(view)
@@ -243,7 +269,8 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
 
 
 def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
-    """Return the share of the copies' time beyond the time at the bus's full rate; 1 if that rate is not known."""
+    """Return the share of the copies' time beyond the time at the bus's full rate; 1 if that rate is not
+    known."""
     generation, width = (view.number_or_none(f"gpu.pcie_max_{what}") for what in ("generation", "width"))
     lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation or 0))
     measured = [row for row in rows if row.num_bytes and row.total_s]
@@ -257,5 +284,10 @@ def _loader_in_words(loader: Loader | None) -> list[str]:
     return (
         []
         if loader is None
-        else [f"{loader.name.rpartition('.')[2]}(pin_memory={loader.pin_memory}) in {loader.place.function or '?'}"]
+        else [
+            (
+                f"{loader.name.rpartition('.')[2]}(pin_memory={loader.pin_memory}) in "
+                f"{loader.place.function or '?'}"
+            )
+        ]
     )

@@ -17,8 +17,8 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv",
 """Operators that multiply by weights, each once in a forward pass and once or twice in its backward pass."""
 _COMPILED = Setting("compile.mode", "default")
 WORDS_ADAM, WORDS_SGD = 9, 5
-"""How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and read, and the
-weights and the optimizer's state are read and written."""
+"""How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and
+read, and the weights and the optimizer's state are read and written."""
 
 
 @rule(family="work")
@@ -36,7 +36,10 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
     taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
     share = bounds.saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     yield Judgement(
-        claim=f"Each step updates all {table.num_rows:,} rows of an embedding, but uses at most {asked:,} of them.",
+        claim=(
+            f"Each step updates all {table.num_rows:,} rows of an embedding, but uses at most {asked:,} "
+            "of them."
+        ),
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times per step"],
         model=model,
@@ -52,16 +55,23 @@ def _numbers_asked(model: Model) -> int:
 @rule(family="work")
 def cache_absent(view: ObservationView) -> Judgements:
     growing = [
-        (model, model.call) for model in view.models if model.call is not None and bounds.inputs_grow(view, model)
+        (model, model.call)
+        for model in view.models
+        if model.call is not None and bounds.inputs_grow(view, model)
     ]
     if not growing:
         return
     model, call = growing[0]
     length = max((max(tensor.shape, default=1) for tensor in call.inputs), default=1)
     new = call.growth / call.num_grown if call.growth else 1.0
-    share = (view.attribution.shares.device + view.attribution.shares.host) * max(0.0, 1 - new / max(2, length))
+    share = (view.attribution.shares.device + view.attribution.shares.host) * max(
+        0.0, 1 - new / max(2, length)
+    )
     yield Judgement(
-        claim=f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and computes all again.",
+        claim=(
+            f"The model gets {new:.0f} more {'item' if new < 1.5 else 'items'} at each call, and "
+            "computes all again."
+        ),
         share=share,
         evidence=[f"{call.num_grown} of {call.num} calls had longer inputs than the call before"],
         model=model,
@@ -98,11 +108,14 @@ def small_operators(view: ObservationView) -> Judgements:
     all_s = sum(row.self_s for row in rows)
     part = sum(row.self_s for row in small) / all_s if all_s else 0.0
     loop = main_loop(view)
-    claim = f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs."
+    claim = (
+        f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs."
+    )
     if loop is not None and loop.loop.share > part and _repeats_its_weights(view, loop):
         part = loop.loop.share
         claim = (
-            f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in a loop of {loop.loop.turns} turns."
+            f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in a loop of "
+            f"{loop.loop.turns} turns."
         )
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
@@ -121,8 +134,8 @@ def small_operators(view: ObservationView) -> Judgements:
 def _repeats_its_weights(view: ObservationView, loop: ProgramLoop) -> bool:
     """Tell whether the loop calls one small module again and again, as one over time steps does.
 
-    Threads that wait for a core make small operators long, but change neither the number of turns nor how many products
-    there are for each weight.
+    Threads that wait for a core make small operators long, but change neither the number of turns nor how
+    many products there are for each weight.
     """
     launches = loop.loop.turns * loop.loop.calls * loop.loop.launches
     operator_s = loop.loop.share * view.timing.step_s / max(1.0, launches)
@@ -149,7 +162,9 @@ def parameter_free_work(view: ObservationView) -> Judgements:
     line = line_in(view, rows[0].function)
     where = line.function if line is not None else rows[0].function
     yield Judgement(
-        claim=f"{share:.0%} of a step computes values inside the model that depend on none of its parameters.",
+        claim=(
+            f"{share:.0%} of a step computes values inside the model that depend on none of its parameters."
+        ),
         share=share,
         severity=None if share >= policy.MUCH_UNGRADED else "low",
         evidence=[f"{_of_step(view, row.share):.0%} of a step in {row.function}" for row in rows[:3]]
@@ -177,11 +192,15 @@ def forward_recomputed(view: ObservationView) -> Judgements:
 
 def _levels(view: ObservationView) -> list[str]:
     return [
-        f"GPU {one.device}: at most {words.num_bytes(one.peak_reserved_bytes)} of {words.num_bytes(one.total_bytes)}"
+        (
+            f"GPU {one.device}: at most {words.num_bytes(one.peak_reserved_bytes)} of "
+            f"{words.num_bytes(one.total_bytes)}"
+        )
         for one in view.allocators
     ]
 
 
 def _of_step(view: ObservationView, share: float) -> float:
-    """Return a share of the device's recorded work, or of the recorded window without a device, as one of a step."""
+    """Return a share of the device's recorded work, or of the recorded window without a device, as one of a
+    step."""
     return bounds.saving(view, share * view.attribution.shares.device) if view.uses_cuda else share

@@ -1,4 +1,5 @@
-"""Collect the conditions that compiled code depends on, and compare this machine's conditions with a pack's."""
+"""Collect the conditions that compiled code depends on, and compare this machine's conditions with a
+pack's."""
 
 import contextlib
 import platform
@@ -13,7 +14,8 @@ from dynotune.schema.caches import TITLES
 from dynotune.schema.facts import Facts, Unknown
 
 COMPILER_TIMEOUT_S = 20.0
-# Flags of /proc/cpuinfo that name instructions a compiler may use. The other flags concern kernel and hypervisor.
+# Flags of /proc/cpuinfo that name instructions a compiler may use. The other flags concern kernel and
+# hypervisor.
 _X86_INSTRUCTIONS = re.compile(
     r"mmx|mmxext|sse\d?|sse4_[12]|sse4a|ssse3|pni|avx.*|amx.*|fma4?|f16c|bmi[12]|abm|adx|aes|pclmulqdq|vaes|vpclmulqdq"
     r"|gfni|sha_ni|sha512|sm[34]|popcnt|movbe|rdrand|rdseed|rdpid|fsgsbase|xsave|xsaveopt|xsavec|xsaves|clflushopt|clwb"
@@ -24,7 +26,8 @@ _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
-    """Return the conditions of this machine and of the interpreter `python`, which runs in a child process."""
+    """Return the conditions of this machine and of the interpreter `python`, which runs in a child
+    process."""
     facts = probe.torch_build.ask(python, cwd, env)
     gpu = probe.nvml.facts(env)
     cpuinfo = ""
@@ -37,7 +40,9 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
         driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
         cuda="" if facts.get("torch.cuda", "") is None else _text(facts, "torch.cuda"),
         torch=_text(facts, "torch.version"),
-        triton="" if "package.triton" not in facts and version is not None else _text(facts, "package.triton"),
+        triton=""
+        if "package.triton" not in facts and version is not None
+        else _text(facts, "package.triton"),
         python=".".join(version.split(".")[:2]) if version else None,
         platform=f"{platform.system()} {platform.machine()}",
         cpu=cpu[1].strip() if cpu else None,
@@ -53,9 +58,17 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
     then, caches = manifest.conditions, set(manifest.caches)
     # GPU graphs depend on the processor's instruction sets only, because Triton's launchers are plain C.
     cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
-    keyed = f"{' and '.join(TITLES[name] for name in manifest.caches) or 'nothing'}: found by it, or built for it"
+    keyed = (
+        f"{' and '.join(TITLES[name] for name in manifest.caches) or 'nothing'}: found by it, or built for it"
+    )
     plain = [
-        ("driver", then.driver, now.driver, "cuda" in caches, "the driver's own cache is found by its version"),
+        (
+            "driver",
+            then.driver,
+            now.driver,
+            "cuda" in caches,
+            "the driver's own cache is found by its version",
+        ),
         ("CUDA of torch", then.cuda, now.cuda, caches & {"inductor", "jiterator"}, keyed),
         ("torch", then.torch, now.torch, caches & {"inductor", "headers", "jiterator"}, keyed),
         ("Triton", then.triton, now.triton, caches & {"triton", "inductor"}, keyed),
@@ -75,7 +88,8 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
 
 
 def instruction_sets(cpuinfo: str) -> list[str] | None:
-    """Return the sorted instruction sets that all processors in a text of /proc/cpuinfo have; None if unknown."""
+    """Return the sorted instruction sets that all processors in a text of /proc/cpuinfo have; None if
+    unknown."""
     lines = re.findall(r"^(flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     if not lines:
         return None
@@ -88,7 +102,9 @@ def instruction_sets(cpuinfo: str) -> list[str] | None:
 def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str) -> Difference | None:
     if then == now and then is not None:
         return None
-    severity: Severity = "harmless" if not depends else "unknown" if then is None or now is None else "useless"
+    severity: Severity = (
+        "harmless" if not depends else "unknown" if then is None or now is None else "useless"
+    )
     packed, here = ("unknown" if value is None else value or "none" for value in (then, now))
     return Difference(what=what, packed=packed, here=here, severity=severity, why=why)
 
@@ -103,7 +119,9 @@ def _gpu(then: Conditions, now: Conditions, *, depends: bool) -> Difference | No
 
 def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference | None:
     if then.cpu_flags is None or now.cpu_flags is None:
-        return _plain("processor", None, None, depends, "C++ kernels use what the processor had that built them")
+        return _plain(
+            "processor", None, None, depends, "C++ kernels use what the processor had that built them"
+        )
     missing = sorted(set(then.cpu_flags) - set(now.cpu_flags))
     packed = then.cpu or "a processor"
     if missing:
@@ -112,7 +130,8 @@ def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference |
             packed=f"{packed}, with {', '.join(missing)}",
             here=f"{now.cpu or 'a processor'}, without",
             severity="dangerous" if depends else "harmless",
-            why="C++ kernels were built with -march=native, and their keys do not tell one processor from another: "
+            why="C++ kernels were built with -march=native, and their keys do not tell one processor from "
+            "another: "
             "they would be found here, and end with an illegal instruction",
         )
     if _vectors(then.cpu_flags) != _vectors(now.cpu_flags):
@@ -132,7 +151,9 @@ def _vectors(flags: Collection[str]) -> str:
     Source: torch/_inductor/cpu_vec_isa.py.
     """
     if "avx512f" in flags:
-        return " ".join(["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)])
+        return " ".join(
+            ["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)]
+        )
     return next((name for name in ("avx2", "sve2", "sve", "asimd") if name in flags), "none")
 
 
@@ -170,4 +191,6 @@ def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
         return ""
     except subprocess.TimeoutExpired:
         return None
-    return next(iter(ended.stdout.decode(errors="replace").splitlines()), "") if ended.returncode == 0 else None
+    return (
+        next(iter(ended.stdout.decode(errors="replace").splitlines()), "") if ended.returncode == 0 else None
+    )

@@ -32,9 +32,12 @@ VARIABLES: dict[str, CacheName] = {
     "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
 }
 # Locks, and temporary files that are renamed once they are complete: inductor's (.PID.THREAD.tmp), Triton's
-# (tmp.pid_…), filelock's, the jiterator's (KEY_tmp_PID), torch's own (.tmp). Folders: theirs, tempfile's, our packs'.
+# (tmp.pid_…), filelock's, the jiterator's (KEY_tmp_PID), torch's own (.tmp). Folders: theirs, tempfile's, our
+# packs'.
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
-_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
+_PASSING_FOLDERS = re.compile(
+    r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}"
+)
 # torch also writes this file when it caches nothing, so the file does not show that something was compiled.
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
@@ -43,7 +46,8 @@ LARGEST_VARIABLES_BYTES = 1 << 20
 
 
 class Place(NamedTuple):
-    """A cache: its folder (which need not exist), the variable that moves the cache, and why a cache is off."""
+    """A cache: its folder (which need not exist), the variable that moves the cache, and why a cache is
+    off."""
 
     name: CacheName
     path: Path | Unknown
@@ -53,7 +57,8 @@ class Place(NamedTuple):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Create `folder`; return variables that put each cache below. Raises CannotRunHere: no folder can be created."""
+    """Create `folder`; return variables that put each cache below. Raises CannotRunHere: no folder can be
+    created."""
     with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -68,8 +73,9 @@ def variables(folder: Path) -> dict[str, str]:
 def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables that permanently put every cache of a command below `folder`.
 
-    Variables that an earlier call wrote to the folder stay valid. In a new folder, inductor makes no precompiled
-    headers unless `env` enables these, because inductor can keep headers only in the folder for temporary files.
+    Variables that an earlier call wrote to the folder stay valid. In a new folder, inductor makes no
+    precompiled headers unless `env` enables these, because inductor can keep headers only in the folder for
+    temporary files.
 
     Raises CannotRunHere: as for `environment`.
     """
@@ -80,13 +86,16 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_variables(folder: Path) -> dict[str, str] | None:
-    """Read the file of `write_variables`; keep allowed variables about caches. Return None if the file is missing.
+    """Read the file of `write_variables`; keep allowed variables about caches. Return None if the file is
+    missing.
 
     The folder may come from someone else, so its file is not trusted.
     """
     try:
         words = shlex.split(
-            untrusted.read(folder / VARIABLES_FILE, LARGEST_VARIABLES_BYTES).decode("utf-8", "surrogateescape"),
+            untrusted.read(folder / VARIABLES_FILE, LARGEST_VARIABLES_BYTES).decode(
+                "utf-8", "surrogateescape"
+            ),
             comments=True,
         )
     except (OSError, ValueError):
@@ -97,15 +106,19 @@ def read_variables(folder: Path) -> dict[str, str] | None:
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Write the variables to a file in the folder, for a shell to source. Raises CannotRunHere: writing failed."""
+    """Write the variables to a file in the folder, for a shell to source. Raises CannotRunHere: writing
+    failed."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     with may_fail(f"write in {folder}", "Name another folder with --caches."):
-        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape"))
+        atomic.write(
+            folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape")
+        )
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
-    """Return the cache folders that settings name by variables; these replace the candidate's own cache folders."""
+    """Return the cache folders that settings name by variables; these replace the candidate's own cache
+    folders."""
     folders = {}
     for setting in settings:
         variable = setting.knob.removeprefix("env.")
@@ -115,7 +128,8 @@ def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
 
 
 def clear(folder: Path) -> None:
-    """Delete the contents of the caches. Raises CannotRunHere: some contents remain, so the caches are not cold."""
+    """Delete the contents of the caches. Raises CannotRunHere: some contents remain, so the caches are not
+    cold."""
     may_be_gone = contextlib.suppress(FileNotFoundError)
     with may_fail(f"empty the caches in {folder}", "Measure with --caches warm."), may_be_gone:
         shutil.rmtree(folder)
@@ -126,7 +140,8 @@ Snapshot = dict[CacheName, dict[str, int]]
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
-    """List every cache of a command under `env` in `cwd` (default: the working folder): path, size, persistence.
+    """List every cache of a command under `env` in `cwd` (default: the working folder): path, size,
+    persistence.
 
     Other processes may write meanwhile; files that disappear during the walk are ignored.
     """
@@ -146,9 +161,11 @@ def snapshot(found: Sequence[Place]) -> Snapshot:
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
-    """Return the growth of each cache between two snapshots; a cache that neither gained nor lost data is absent.
+    """Return the growth of each cache between two snapshots; a cache that neither gained nor lost data is
+    absent.
 
-    A changed file of unchanged size does not count as growth: a cache's index changes in this way at each use.
+    A changed file of unchanged size does not count as growth: a cache's index changes in this way at each
+    use.
     """
     changes = []
     for name, now in after.items():
@@ -158,13 +175,16 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
         if new or num_removed:
             size = sum(new.values())
             changes.append(
-                Growth(name=name, num_files=len(new), size_bytes=size, num_removed=num_removed, kinds=_kinds(new))
+                Growth(
+                    name=name, num_files=len(new), size_bytes=size, num_removed=num_removed, kinds=_kinds(new)
+                )
             )
     return changes
 
 
 def _kinds(files: Mapping[str, int]) -> list[str]:
-    """List the folders whose names show the kind of a file; two-letter names are the first letters of a digest."""
+    """List the folders whose names show the kind of a file; two-letter names are the first letters of a
+    digest."""
     heads = [path.partition("/")[0] for path in files if "/" in path]
     named = [head for head in heads if 2 < len(head) < 20]
     return sorted(set(named), key=lambda head: (-named.count(head), head))[:NUM_KINDS]
@@ -177,7 +197,8 @@ def inner(place: Place, found: Sequence[Place]) -> list[Path]:
 
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield a cache's files as sorted (path below `folder`, status) pairs, without locks, temporary files and links."""
+    """Yield a cache's files as sorted (path below `folder`, status) pairs, without locks, temporary files and
+    links."""
     for at, folders, names in os.walk(folder):
         lasting = (name for name in folders if _PASSING_FOLDERS.fullmatch(name) is None)
         folders[:] = sorted(name for name in lasting if Path(at, name) not in without)
@@ -237,10 +258,13 @@ def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
 
 
 def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
-    """Return the size limit of the CUDA driver's cache in bytes; a CUDA_CACHE_MAXSIZE above 4 GiB counts as 4 GiB."""
+    """Return the size limit of the CUDA driver's cache in bytes; a CUDA_CACHE_MAXSIZE above 4 GiB counts as 4
+    GiB."""
     text = env.get("CUDA_CACHE_MAXSIZE", "").strip()
     if not text:
-        return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
+        return Unknown(
+            "CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones"
+        )
     if not text.isascii() or not text.isdecimal():
         return Unknown(f"CUDA_CACHE_MAXSIZE={text} is not a number of bytes")
     return min(int(text), CUDA_LARGEST_LIMIT_BYTES)
@@ -284,15 +308,21 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
     if name in env:
         path = _absolute(env[name], cwd)
         # torch creates the cache folder below a home folder, but not a folder named by a variable.
-        return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} does not exist"))
+        return Place(
+            "jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} does not exist")
+        )
     base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
-        return Place("jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in")
+        return Place(
+            "jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in"
+        )
     return Place("jiterator", _absolute(base, cwd) / "torch" / "kernels", name, False, off)
 
 
 def _off(env: Mapping[str, str], name: str) -> str:
-    return f"{name} is set" if env.get(name, "").strip().lower() not in ("", "0", "false", "off", "no") else ""
+    return (
+        f"{name} is set" if env.get(name, "").strip().lower() not in ("", "0", "false", "off", "no") else ""
+    )
 
 
 def _absolute(path: str, cwd: Path) -> Path:
@@ -317,4 +347,6 @@ def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:
     """Return the folder that tempfile.gettempdir would choose: the first writable candidate."""
     named = [_absolute(env[name], cwd) for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
     folders = [*named, Path("/tmp"), Path("/var/tmp"), Path("/usr/tmp")]
-    return next((folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd)
+    return next(
+        (folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd
+    )

@@ -1,8 +1,9 @@
 """Pack compile caches into one file: a manifest first, then the files, in standard tar and gzip formats.
 
-The manifest has the digest of every file, so the files are first written to a temporary file, and the manifest is then
-put before the files. Two concatenated gzip members form a valid gzip file. Archive members have numbers for names, and
-the manifest maps numbers to paths. So the reader needs none of tar's name extensions, which hostile archives exploit.
+The manifest has the digest of every file, so the files are first written to a temporary file, and the
+manifest is then put before the files. Two concatenated gzip members form a valid gzip file. Archive members
+have numbers for names, and the manifest maps numbers to paths. So the reader needs none of tar's name
+extensions, which hostile archives exploit.
 """
 
 import gzip
@@ -53,8 +54,8 @@ def pack(
 ) -> Packed:
     """Write to `target` the files of the caches and the conditions that the files depend on, all or nothing.
 
-    If another process writes a file meanwhile, the pack has a consistent state of the file or leaves it out. Locks,
-    temporary files, links and special files are not packed.
+    If another process writes a file meanwhile, the pack has a consistent state of the file or leaves it out.
+    Locks, temporary files, links and special files are not packed.
 
     `env`: environment of the command; some variables decide what is compiled.
 
@@ -65,7 +66,10 @@ def pack(
     _refuse_target(target, places)
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
     left_out: list[LeftOut] = []
-    hint = f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: --without headers."
+    hint = (
+        f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: --without "
+        "headers."
+    )
     with (
         may_fail(f"write {target}", hint, left="Nothing of it is left."),
         temporary_folder(target.absolute().parent) as folder,
@@ -84,7 +88,9 @@ def pack(
             conditions=conditions,
             folders={place.name: str(place.path) for place in kept if place.name in packed_from},
             variables={
-                name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
+                name: value
+                for name, value in sorted(env.items())
+                if is_compilers(name) and value.isprintable()
             },
             files=files,
         )
@@ -109,13 +115,19 @@ def member_name(number: int) -> str:
 def _write_files(
     file: IO[bytes], kept: Sequence[Place], places: Sequence[Place], left_out: list[LeftOut], *, folder: Path
 ) -> list[PackedFile]:
-    """Write all files of the caches as tar members into one gzip member; return a description of each file."""
+    """Write all files of the caches as tar members into one gzip member; return a description of each
+    file."""
     files: list[PackedFile] = []
-    with _compressed(file) as stream, tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+    with (
+        _compressed(file) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive,
+    ):
         for place in kept:
             assert isinstance(place.path, Path)
             for path, _ in contents.entries(place.path, contents.inner(place, places)):
-                problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
+                problem = (
+                    path_problem(path) if path.isprintable() else "has characters that are not printable"
+                )
                 if not problem and len(files) >= MOST_FILES:
                     problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
                 with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
@@ -199,9 +211,13 @@ def _member(name: str, size_bytes: int) -> tarfile.TarInfo:
 
 def _refuse_target(target: Path, places: Sequence[Place]) -> None:
     if not target.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {target.absolute().parent}.", hint="Name a file in a folder that exists.")
+        raise UsageError(
+            f"There is no folder {target.absolute().parent}.", hint="Name a file in a folder that exists."
+        )
     if target.is_dir():
-        raise UsageError(f"{target} is a folder.", hint="Name the file to write: dynotune startup pack caches.pack")
+        raise UsageError(
+            f"{target} is a folder.", hint="Name the file to write: dynotune startup pack caches.pack"
+        )
     for place in places:
         if isinstance(place.path, Path) and target.resolve().is_relative_to(place.path.resolve()):
             raise UsageError(
@@ -213,7 +229,11 @@ def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
     looked = ", ".join(str(place.path) for place in kept) or "nowhere: all were left out"
     return UsageError(
         f"There is nothing to pack. Looked in: {looked}."
-        + (f" {len(left_out)} files could not be taken, the first since {left_out[0].reason}." if left_out else ""),
+        + (
+            f" {len(left_out)} files could not be taken, the first since {left_out[0].reason}."
+            if left_out
+            else ""
+        ),
         hint="Fill the caches first: dynotune startup warm -- COMMAND. Name their folder with --caches, "
         "or the command whose environment names them after --.",
     )
@@ -222,8 +242,10 @@ def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
 def _notes(manifest: Manifest) -> list[str]:
     headers_bytes = sum(file.size_bytes for file in manifest.files if file.cache == "headers")
     note = (
-        f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks whether "
-        "they are there. --without headers leaves them out: each is then compiled once more, in some ten seconds. "
+        f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks "
+        "whether "
+        "they are there. --without headers leaves them out: each is then compiled once more, in some ten "
+        "seconds. "
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
     )
     return [note] if headers_bytes > LARGE_HEADERS_BYTES else []

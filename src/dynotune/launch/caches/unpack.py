@@ -1,8 +1,8 @@
 """Unpack compile caches from a file of any origin.
 
-Programs execute unpacked files: caches contain libraries, machine code and pickles. So dynotune unpacks nothing unless
-the user trusts the file or gives its digest. dynotune checks the digests of all files before moving any of them into a
-cache. The reader accepts plain files only, not the other kinds of tar members.
+Programs execute unpacked files: caches contain libraries, machine code and pickles. So dynotune unpacks
+nothing unless the user trusts the file or gives its digest. dynotune checks the digests of all files before
+moving any of them into a cache. The reader accepts plain files only, not the other kinds of tar members.
 """
 
 import contextlib
@@ -49,7 +49,8 @@ MOST_BYTES = 64 << 30
 # Space that stays free, because a completely full disk stops other programs too.
 ROOM_BYTES = 64 << 20
 OTHER_FOLDER = "Free some space there, or name another folder with --caches."
-# Triton lists a kernel's files by absolute path; if a listed path does not exist, Triton compiles the kernel again.
+# Triton lists a kernel's files by absolute path; if a listed path does not exist, Triton compiles the kernel
+# again.
 GROUP = re.compile(r"__grp__.*\.json")
 LARGEST_GROUP_BYTES = 1 << 20
 CUDA_INDEX = "index"
@@ -75,7 +76,9 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     """
     wanted = expected.strip().lower()
     if re.fullmatch("[0-9a-f]{64}", wanted) is None:
-        raise UsageError(f"--sha256 {expected} is not a SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
+        raise UsageError(
+            f"--sha256 {expected} is not a SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f."
+        )
     file.seek(0)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -107,15 +110,18 @@ def unpack(
 ) -> Unpacked:
     """Put the files of the pack into the caches at `places`, and keep files that already exist there.
 
-    `below`, `variables` and `differences` are copied into the answer: the folder of `--caches`, the variables that lead
-    the command to the caches, and the conditions that differ here.
+    `below`, `variables` and `differences` are copied into the answer: the folder of `--caches`, the variables
+    that lead the command to the caches, and the conditions that differ here.
 
     Raises:
         RecordError: the pack is damaged or hostile; no file was put into a cache.
-        CannotRunHere: a full disk, a cache that is not writable or another user's, or a Python without tar filters.
+        CannotRunHere: a full disk, a cache that is not writable or another user's, or a Python without tar
+            filters.
     """
     if not hasattr(tarfile, "data_filter"):
-        raise CannotRunHere("This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on.")
+        raise CannotRunHere(
+            "This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on."
+        )
     with _archive(file, name) as (stream, archive), contextlib.ExitStack() as stack:
         manifest = _read_manifest(archive, name)
         folders, left_out = _folders(manifest, places)
@@ -151,13 +157,15 @@ def unpack(
 def _not_set(variable: tuple[str, str]) -> str:
     name, value = variable
     return (
-        f"It was packed with {name}={value}, which is not set for you: a pack sets only variables that are known to "
+        f"It was packed with {name}={value}, which is not set for you: a pack sets only variables that are "
+        "known to "
         f"tune and do nothing else. If you trust it, set it yourself: export {name}={words.command([value])}"
     )
 
 
 class _Plain(tarfile.TarInfo):
-    """Accept the tar header of a plain file; any other header, such as the header for a long name, ends the reading."""
+    """Accept the tar header of a plain file; any other header, such as the header for a long name, ends the
+    reading."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -206,12 +214,15 @@ def _read_manifest(archive: tarfile.TarFile, name: str) -> Manifest:
 def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo:
     member = archive.next()
     if member is None or member.name != expected:
-        raise hostile(name, f"it has {member.name[:100] if member else 'nothing'!r} where {expected} should be")
+        raise hostile(
+            name, f"it has {member.name[:100] if member else 'nothing'!r} where {expected} should be"
+        )
     return member
 
 
 def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
-    """Return the folder for each cache of the pack, and the pack's caches that have no folder on this machine."""
+    """Return the folder for each cache of the pack, and the pack's caches that have no folder on this
+    machine."""
     by_name = {place.name: place for place in places}
     folders: dict[CacheName, Path] = {}
     left_out = []
@@ -228,7 +239,8 @@ def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheNam
 def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: str, most_bytes: int) -> None:
     if manifest.total_bytes > most_bytes:
         raise CannotRunHere(
-            f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are taken.",
+            f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are "
+            "taken.",
             hint="If you know that it is as large, allow more with --max-size.",
         )
     by_device = Counter[int]()
@@ -247,7 +259,8 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
 def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Path:
     """Make a private folder on the file system of the cache; `stack` removes the folder.
 
-    The folder is made inside an existing cache, since the cache may be a mount or a link to another file system.
+    The folder is made inside an existing cache, since the cache may be a mount or a link to another file
+    system.
     """
     _refuse_foreign(cache, folder)
     with may_fail(f"write beside the cache {folder}", "Give it a folder that can be written with --caches."):
@@ -255,19 +268,25 @@ def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Pat
         return stack.enter_context(temporary_folder(folder if folder.is_dir() else folder.parent))
 
 
-def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
-    """Extract the files that have a staging folder, check digests, and refuse files that the manifest does not list."""
+def _extract(
+    archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str
+) -> None:
+    """Extract the files that have a staging folder, check digests, and refuse files that the manifest does
+    not list."""
     for number, listed in enumerate(manifest.files):
         member = _next(archive, member_name(number), name)
         if member.size != listed.size_bytes:
             raise hostile(name, f"{listed.path!r} is not as large as its manifest says")
         if folder := staged.get(listed.cache):
-            archive.extract(member.replace(name=listed.path, deep=False), folder, set_attrs=False, filter="data")
+            archive.extract(
+                member.replace(name=listed.path, deep=False), folder, set_attrs=False, filter="data"
+            )
         else:
             content = cast("BufferedReader", archive.extractfile(member))
             if hashlib.file_digest(content, "sha256").hexdigest() != listed.sha256:
                 raise hostile(name, f"{listed.path!r} is not what its manifest says")
-    # Check after the last file, because on a file system that ignores case one file may have replaced another.
+    # Check after the last file, because on a file system that ignores case one file may have replaced
+    # another.
     for listed in manifest.files:
         if folder := staged.get(listed.cache):
             with untrusted.opened(folder / listed.path, link=False) as file:
@@ -310,7 +329,8 @@ def _relocate(staged: Path, target: Path) -> None:
 
 
 def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> None:
-    """Move the files of `staged` into `target`, which may be in use: one by one, atomically, without overwriting.
+    """Move the files of `staged` into `target`, which may be in use: one by one, atomically, without
+    overwriting.
 
     Raises CannotRunHere: `target` belongs to another user, or has a link in place of a folder.
     """
@@ -321,7 +341,8 @@ def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> Non
         reason = f"there is one in {target} already, whose index cannot be merged"
         merged.left_out.append(LeftOut(cache=cache, path="", reason=reason))
         merged.notes.append(
-            f"{TITLES[cache]}: {len(files)} files were not taken. Empty {target} first, or name another folder "
+            f"{TITLES[cache]}: {len(files)} files were not taken. Empty {target} first, or name another "
+            "folder "
             "with --caches."
         )
         return
@@ -351,7 +372,8 @@ def _put(source: Path, destination: Path) -> bool:
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """Make the folders from `target` down to `folder`; refuse links among the folders: a link could lead anywhere."""
+    """Make the folders from `target` down to `folder`; refuse links among the folders: a link could lead
+    anywhere."""
     target.mkdir(parents=True, exist_ok=True)
     at = target
     for part in folder.relative_to(target).parts:
@@ -361,7 +383,8 @@ def _make_folders(target: Path, folder: Path) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(at.lstat().st_mode):
                 raise CannotRunHere(
-                    f"{at} in the cache is not a folder.", hint="Look at what it is; empty the cache, or name another."
+                    f"{at} in the cache is not a folder.",
+                    hint="Look at what it is; empty the cache, or name another.",
                 ) from None
 
 
@@ -381,6 +404,7 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
 
 
 def _keeps_its_index(staged: Path, target: Path) -> bool:
-    """Tell whether the existing cache must stay unchanged: the index of the CUDA driver's cache cannot be merged."""
+    """Tell whether the existing cache must stay unchanged: the index of the CUDA driver's cache cannot be
+    merged."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
     return there.exists() and new.exists() and untrusted.read(there) != untrusted.read(new)

@@ -1,8 +1,9 @@
 """Start a command, supervise its process tree, and end all of its processes.
 
-`dynotune.launch` offers the functions that most callers need. This package has the others: `environment` turns settings
-into variables and a plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune
-run`, and `origin` distinguishes folders that this user began on this machine from all others.
+`dynotune.launch` offers the functions that most callers need. This package has the others: `environment`
+turns settings into variables and a plan for the agent, `processes` reads process tables, `TransparentRun` is
+the run of `dynotune run`, and `origin` distinguishes folders that this user began on this machine from all
+others.
 
 The supervisor imports `processes`, `overlay` and `inboxes` without site-packages. So these modules use the
 standard library only, and this `__init__` imports lazily.

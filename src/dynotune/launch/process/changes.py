@@ -1,4 +1,5 @@
-"""Find the files that were created, changed or deleted below a directory, by comparing two walks of the directory."""
+"""Find the files that were created, changed or deleted below a directory, by comparing two walks of the
+directory."""
 
 import os
 import stat
@@ -10,7 +11,8 @@ MOST_ENTRIES = 200_000
 
 
 class Changes(NamedTuple):
-    """Changed paths relative to the directory, sorted. A folder's path ends in `/`; only empty folders are listed."""
+    """Changed paths relative to the directory, sorted. A folder's path ends in `/`; only empty folders are
+    listed."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -49,7 +51,8 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
         skip: folders to leave out together with their contents; absolute paths with links resolved.
         most: number of entries after which the walk stops.
 
-    Raises OSError: `root` itself cannot be read. Unreadable folders below `root` are left out and are not in `listed`.
+    Raises OSError: `root` itself cannot be read. Unreadable folders below `root` are left out and are not in
+    `listed`.
     """
     left_out = {str(path) for path in skip}
     device = root.stat().st_dev
@@ -84,7 +87,8 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 def between(before: Snapshot, after: Snapshot) -> Changes:
     """Return the changes between two walks of one directory.
 
-    A name counts as created or deleted only if the other walk listed the folder completely, or lacks the folder.
+    A name counts as created or deleted only if the other walk listed the folder completely, or lacks the
+    folder.
     """
     old, new = before.entries, after.entries
     return Changes(
@@ -93,7 +97,8 @@ def between(before: Snapshot, after: Snapshot) -> Changes:
             sorted(
                 name
                 for name, entry in new.items()
-                # A new entry changes the modification time of its folder; the entry itself already shows that change.
+                # A new entry changes the modification time of its folder; the entry itself already shows that
+                # change.
                 if not entry.is_folder and name in old and old[name] != entry
             )
         ),

@@ -28,11 +28,13 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 def build(
     settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
-    """Build the command's environment under `settings`, and the agent's form of each setting applied in the process.
+    """Build the command's environment under `settings`, and the agent's form of each setting applied in the
+    process.
 
     Args:
         base_env: environment that the command would inherit; this function does not change `base_env`.
-        run_dir: run folder, where the agent finds its plan and writes its record; None for a run without the agent.
+        run_dir: run folder, where the agent finds its plan and writes its record; None for a run without the
+            agent.
         facts: facts of the machine; `torch.version` decides which name of the allocator's variable to use.
 
     Raises:
@@ -42,7 +44,9 @@ def build(
     _refuse_conflicts(settings)
     env = dict(base_env)
     chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
-    sites = {setting.knob: msgspec.convert(msgspec.to_builtins(knob.site), _PlainSite) for setting, knob in chosen}
+    sites = {
+        setting.knob: msgspec.convert(msgspec.to_builtins(knob.site), _PlainSite) for setting, knob in chosen
+    }
     for setting, knob in chosen:
         if isinstance(knob.site, Env):
             env.pop(knob.site.name, None)
@@ -72,13 +76,15 @@ def build(
 
 
 def _told(setting: Setting) -> Scalar:
-    """Return the value for the plan, which stays on disk: for a secret, the agent reads its environment instead."""
+    """Return the value for the plan, which stays on disk: for a secret, the agent reads its environment
+    instead."""
     is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
     return redaction.MARK if is_secret else setting.value
 
 
 def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the settings that the agent applies in the process; all others change only the command or environment."""
+    """Return the settings that the agent applies in the process; all others change only the command or
+    environment."""
     outside = (Env, AllocConf, Preload)
     sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
     return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]
@@ -108,13 +114,15 @@ def _variables(site: Site) -> tuple[str, ...]:
 
 
 def _first_on_path(folder: Path, path: str) -> str:
-    """Put `folder` at the front of `path` exactly once, since a dynotune run by dynotune inherits the path."""
+    """Put `folder` at the front of `path` exactly once, since a dynotune run by dynotune inherits the
+    path."""
     entries = [entry for entry in path.split(":") if entry != str(folder)] if path else []
     return ":".join([str(folder), *entries])
 
 
 def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts) -> tuple[str, str, str]:
-    """Return the variable to set, the variable to remove, and the existing configuration with `keys` appended."""
+    """Return the variable to set, the variable to remove, and the existing configuration with `keys`
+    appended."""
     old, new = ALLOC_CONF_NAMES
     if env.get(old) and env.get(new) and split_alloc_conf(env[old]) != split_alloc_conf(env[new]):
         raise CannotRunHere(
@@ -123,8 +131,8 @@ def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts
         )
     merged = split_alloc_conf(env.get(new) or env.get(old) or "") | keys
     conf = ",".join(f"{key}:{value}" for key, value in merged.items())
-    # Every torch version reads the old name. The new name works for CUDA from 2.10 on (2.9 reads it but ignores
-    # expandable_segments), and until 2.11 the old name prints a warning.
+    # Every torch version reads the old name. The new name works for CUDA from 2.10 on (2.9 reads it but
+    # ignores expandable_segments), and until 2.11 the old name prints a warning.
     version = facts.get("torch.version")
     is_new = isinstance(version, str) and _numbers(version) >= (2, 10)
     return (new, old, conf) if is_new else (old, new, conf)
@@ -185,7 +193,9 @@ def _linker_cache() -> dict[str, Path]:
     word = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
     for ldconfig in ("/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"):
         try:
-            listing = subprocess.run([ldconfig, "-p"], check=False, capture_output=True, text=True, timeout=30)
+            listing = subprocess.run(
+                [ldconfig, "-p"], check=False, capture_output=True, text=True, timeout=30
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         found: dict[str, Path] = {}
@@ -199,4 +209,12 @@ def _linker_cache() -> dict[str, Path]:
 
 def _library_folders() -> tuple[str, ...]:
     triplet = f"{platform.machine()}-linux-gnu"
-    return (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/usr/local/lib", "/usr/lib64", "/usr/lib", "/lib64", "/lib")
+    return (
+        f"/usr/lib/{triplet}",
+        f"/lib/{triplet}",
+        "/usr/local/lib",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib64",
+        "/lib",
+    )

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     """Refuse a run that cannot start, before dynotune waits for another dynotune or measures anything.
 
-    If a setting changes PATH, or the command lies in the run folder, only the run can show whether the command exists.
+    If a setting changes PATH, or the command lies in the run folder, only the run can show whether the
+    command exists.
 
     `candidate`: settings of the candidate in addition to the run's settings.
 
@@ -41,15 +42,18 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
-    """Return the file that `name` starts: `name` itself if it has a slash, else the match on the PATH in `env`.
+    """Return the file that `name` starts: `name` itself if it has a slash, else the match on the PATH in
+    `env`.
 
-    The kernel passes this path to a script's interpreter, which shows it to the program (`sys.argv[0]`, `$0`). So a
-    name with a slash is returned unchanged, relative to `cwd`.
+    The kernel passes this path to a script's interpreter, which shows it to the program (`sys.argv[0]`,
+    `$0`). So a name with a slash is returned unchanged, relative to `cwd`.
 
     Raises UsageError: the name is not found (the message lists similar names) or is not executable.
     """
     if not name:
-        raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
+        raise UsageError(
+            "The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py"
+        )
     if "/" in name:
         _check(cwd / name, name)
         return name
@@ -69,7 +73,9 @@ def _check(path: Path, name: str) -> str:
     try:
         is_there = path.exists()
     except PermissionError as error:
-        raise UsageError(f"Cannot look at {name}: {error.strerror}.", hint="Check who may enter it.") from error
+        raise UsageError(
+            f"Cannot look at {name}: {error.strerror}.", hint="Check who may enter it."
+        ) from error
     if not is_there:
         raise UsageError(f"Command not found: {name} (in {path.parent}).", hint="Check the path.")
     if path.is_dir():
@@ -83,7 +89,9 @@ def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
     if path.suffix == ".ipynb":
-        return f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
+        return (
+            f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
+        )
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 
@@ -102,7 +110,10 @@ def no_process(why: str) -> CannotRunHere:
     """Build the error for a machine that cannot start a process."""
     return CannotRunHere(
         f"Cannot start a process: {why}.",
-        hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
+        hint=(
+            "The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and "
+            "`free`."
+        ),
     )
 
 
@@ -118,7 +129,9 @@ def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotun
     if failure["failed"] == "hang":
         return CannotRunHere(
             f"{name} did not start in time.",
-            hint=f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?",
+            hint=(
+                f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?"
+            ),
         )
     if failure["failed"] == "cwd":
         return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
@@ -128,5 +141,7 @@ def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotun
             hint=f"Look at the first line of {order['executable']}.",
         )
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
-        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
+        return UsageError(
+            f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length."
+        )
     return CannotRunHere(f"{name} cannot be started: {why}.")

@@ -1,4 +1,5 @@
-"""Run a command as if dynotune were absent (terminal, signals, job control, exit status), and keep a record."""
+"""Run a command as if dynotune were absent (terminal, signals, job control, exit status), and keep a
+record."""
 
 import contextlib
 import os
@@ -21,13 +22,16 @@ from dynotune.schema.run import Plan, Run
 from dynotune.schema.setting import Setting
 
 
-def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path | None) -> Exit:
+def run_in_foreground(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path | None
+) -> Exit:
     """Start the command with dynotune's own descriptors and process group, and wait for its end.
 
-    A signal sent to dynotune alone is forwarded. A signal to the whole process group is not forwarded, because the
-    command has received it. When the command stops (Ctrl-Z), dynotune stops and continues with the command. After a
-    normal end, background processes of the command go on; if dynotune is killed, all of the command's processes are
-    ended. Call this on the main thread only, while no other thread runs Python code that waits for signals.
+    A signal sent to dynotune alone is forwarded. A signal to the whole process group is not forwarded,
+    because the command has received it. When the command stops (Ctrl-Z), dynotune stops and continues with
+    the command. After a normal end, background processes of the command go on; if dynotune is killed, all of
+    the command's processes are ended. Call this on the main thread only, while no other thread runs Python
+    code that waits for signals.
 
     Raises UsageError, CannotRunHere: as for `launcher.start`.
     """
@@ -50,7 +54,8 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
 def die_by(number: int) -> None:
     """End dynotune by the signal that ended the command, without a second core file.
 
-    Return if no signal can end dynotune (process 1 of a container); the caller then exits with 128 + `number`.
+    Return if no signal can end dynotune (process 1 of a container); the caller then exits with 128 +
+    `number`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -66,10 +71,13 @@ def die_by(number: int) -> None:
 class TransparentRun:
     """Run a command as the command runs without dynotune; the record goes to `folder`, None keeps no record.
 
-    Running and recording are separate calls, so that a failure to record does not change the command's exit status.
+    Running and recording are separate calls, so that a failure to record does not change the command's exit
+    status.
     """
 
-    def __init__(self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path | None) -> None:
+    def __init__(
+        self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path | None
+    ) -> None:
         self._command, self._settings = list(command), list(settings)
         self._cwd, self._folder = cwd, folder
         self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
@@ -77,9 +85,11 @@ class TransparentRun:
     def run(
         self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None, watched: bool = False
     ) -> Exit:
-        """Run the command until it ends. `watched`: whether to read the record of all steps while the command runs.
+        """Run the command until it ends. `watched`: whether to read the record of all steps while the command
+        runs.
 
-        Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with the run's settings.
+        Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with the run's
+        settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)

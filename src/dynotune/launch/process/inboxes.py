@@ -1,4 +1,5 @@
-"""Receive signals, as bytes in a pipe, and messages of dynotune and a supervisor, as JSON lines: one poll for both."""
+"""Receive signals, as bytes in a pipe, and messages of dynotune and a supervisor, as JSON lines: one poll for
+both."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ FROM_OUTSIDE = frozenset(
 
 
 class SignalInbox:
-    """Receive the given signals while the `with` block runs, without their usual effect. Ignored signals stay ignored.
+    """Receive the given signals while the `with` block runs, without their usual effect. Ignored signals stay
+    ignored.
 
     Use a SignalInbox on the main thread only, like Python's own signal handlers.
     """
@@ -78,7 +80,8 @@ class Messages:
             self.broken = True
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the complete messages that have arrived; set `broken` if the other process has closed its end."""
+        """Return the complete messages that have arrived; set `broken` if the other process has closed its
+        end."""
         while self._receive(socket.MSG_DONTWAIT):
             pass
         come, self._come = self._come, []

@@ -69,15 +69,15 @@ def start(
 ) -> Launched:
     """Start `command` and return as soon as the command runs.
 
-    A captured command gets the streams of `run_folder.captured`, with output in files there, and a session and a
-    process group of its own, of which it is a plain member, as in a shell's script. `{run_dir}` in its arguments
-    becomes a folder in the run folder, and all of the command's processes are ended when the command ends. A command
-    that is not captured gets dynotune's descriptors and process group and unchanged arguments, and its background
-    processes go on.
+    A captured command gets the streams of `run_folder.captured`, with output in files there, and a session
+    and a process group of its own, of which it is a plain member, as in a shell's script. `{run_dir}` in its
+    arguments becomes a folder in the run folder, and all of the command's processes are ended when the
+    command ends. A command that is not captured gets dynotune's descriptors and process group and unchanged
+    arguments, and its background processes go on.
 
-    The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command inherits
-    ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores SIGPIPE and SIGXFSZ at its
-    start, and cannot find out their earlier state.
+    The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command
+    inherits ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores SIGPIPE and
+    SIGXFSZ at its start, and cannot find out their earlier state.
 
     Args:
         env: complete environment of the command; `DYNOTUNE_RUN` is added to identify its processes.
@@ -184,7 +184,8 @@ class Launched:
         """Return how the command ended once all of the command's processes have ended; None before.
 
         Raises:
-            CannotRunHere: the supervisor was killed (then all processes are ended), or a process cannot be ended.
+            CannotRunHere: the supervisor was killed (then all processes are ended), or a process cannot be
+                ended.
         """
         if self._exit is None:
             for message in self._messages.take():
@@ -221,7 +222,8 @@ class Launched:
         return exit_
 
     def send_signal(self, number: int) -> None:
-        """Forward a signal to the command, unless its process group has already received it (see `supervisor`)."""
+        """Forward a signal to the command, unless its process group has already received it (see
+        `supervisor`)."""
         self._messages.send({"signal": number})
 
     def take_stop(self) -> bool:
@@ -236,9 +238,11 @@ class Launched:
         return sorted(process.pid for process in processes.descendants(self._supervisor.pid))
 
     def cpu_s(self) -> float | None:
-        """Return the CPU time (s) that all processes of the command have used, ended ones included; None if unknown.
+        """Return the CPU time (s) that all processes of the command have used, ended ones included; None if
+        unknown.
 
-        Processes whose parents ignore SIGCHLD count only while they live, because the kernel keeps no total for them.
+        Processes whose parents ignore SIGCHLD count only while they live, because the kernel keeps no total
+        for them.
         """
         if self._over or self._supervisor.returncode is not None:
             return self._cpu_s
@@ -276,7 +280,8 @@ class Launched:
         self.pid = message["pid"]
 
     def _leave_supervisor(self) -> None:
-        """Wait until the supervisor has ended all processes; only the supervisor goes on trying if one does not die."""
+        """Wait until the supervisor has ended all processes; only the supervisor goes on trying if one does
+        not die."""
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)
@@ -315,7 +320,8 @@ class Launched:
             status = self._supervisor.wait(_UNKILLABLE_S)
         except subprocess.TimeoutExpired:
             return CannotRunHere(
-                f"The process that watches over the command (process {self._supervisor.pid}) does not answer, and does "
+                f"The process that watches over the command (process {self._supervisor.pid}) does not "
+                "answer, and does "
                 "not end.",
                 hint="Look at what it waits for (ps -o pid,stat,wchan), and end it and the command by hand.",
             )
@@ -332,11 +338,15 @@ class Launched:
             )
         return CannotRunHere(
             f"{ended}.",
-            hint="All processes of the command were ended. If memory ran out, the kernel's log says so (dmesg).",
+            hint=(
+                "All processes of the command were ended. If memory ran out, the kernel's log says so "
+                "(dmesg)."
+            ),
         )
 
     def _end_orphans(self) -> list[int]:
-        """Kill and reap the remaining processes of the command, which as orphans are now children of dynotune.
+        """Kill and reap the remaining processes of the command, which as orphans are now children of
+        dynotune.
 
         Returns:
             Ids of processes still alive after the limit: another user's, or stuck in the kernel.
@@ -346,7 +356,9 @@ class Launched:
         killed: dict[int, processes.Process] = {}
         refused: set[int] = set()
         while True:
-            orphans = [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]
+            orphans = [
+                process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)
+            ]
             for process in orphans:
                 refused.update(processes.kill_all(process.pid))
                 if not processes.send(process, signal.SIGKILL):
@@ -368,7 +380,8 @@ class Launched:
 
 
 def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:
-    """Start the supervisor with streams in `run_dir`, which captures the output; None uses dynotune's own streams."""
+    """Start the supervisor with streams in `run_dir`, which captures the output; None uses dynotune's own
+    streams."""
     ours, theirs = socket.socketpair()
     source = str(Path(dynotune.__file__).parent.parent)
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
@@ -379,11 +392,12 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
                 passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
                 more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
             else:
-                # The command also inherits all descriptors beyond the three standard ones that dynotune was given.
+                # The command also inherits all descriptors beyond the three standard ones that dynotune was
+                # given.
                 theirs.set_inheritable(True)
                 more = {"close_fds": False}
-            # Working in "/" keeps no file system busy. It also stops subprocess from choosing posix_spawn(3), which
-            # would leave signals 32 and 33 ignored.
+            # Working in "/" keeps no file system busy. It also stops subprocess from choosing posix_spawn(3),
+            # which would leave signals 32 and 33 ignored.
             supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()

@@ -1,9 +1,11 @@
-"""Record the remains that a captured run would leave if dynotune and its supervisor were killed; remove remains later.
+"""Record the remains that a captured run would leave if dynotune and its supervisor were killed; remove
+remains later.
 
-A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
-the supervisor lock the file. The kernel releases the lock when dynotune and the supervisor are dead, whatever killed
-them, so no process id has to be trusted. A later start of dynotune takes unlocked leases, ends processes that have the
-run folder in their environment or see the run's mount, and removes the copies.
+A lease is a file in the user's state folder that names the run folder and the folder of the run's copies.
+Dynotune and the supervisor lock the file. The kernel releases the lock when dynotune and the supervisor are
+dead, whatever killed them, so no process id has to be trusted. A later start of dynotune takes unlocked
+leases, ends processes that have the run folder in their environment or see the run's mount, and removes the
+copies.
 """
 
 import contextlib
@@ -23,7 +25,8 @@ from dynotune.schema import private, untrusted
 
 MARK = "DYNOTUNE_RUN"
 PREFIX = "dt-"
-"""Keep the prefix short: programs put sockets below their temporary folder, and their paths have at most 107 bytes."""
+"""Keep the prefix short: programs put sockets below their temporary folder, and their paths have at most 107
+bytes."""
 _OLD_S = 30 * 86400.0
 _ENDING_S = 10.0
 _LOOK_AGAIN_S = 0.02
@@ -33,7 +36,8 @@ class Lease:
     """Lease that lasts from `take` to `give_back`, or until all holders of its descriptor are dead.
 
     Args:
-        run_dir: run folder that identifies the run's processes; None if the run starts no process that could remain.
+        run_dir: run folder that identifies the run's processes; None if the run starts no process that could
+            remain.
         descriptor: descriptor to pass to the supervisor; None if no file could be made.
     """
 
@@ -44,11 +48,13 @@ class Lease:
         self.descriptor: int | None = None
 
     def scratch_below(self, base: Path) -> Path:
-        """Return the folder for the run's copies or other temporary files. The folder's name is its mount's source."""
+        """Return the folder for the run's copies or other temporary files. The folder's name is its mount's
+        source."""
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:
-        """Write the lease to disk, if the disk has room. `scratch`: the folder of copies, which is made afterwards."""
+        """Write the lease to disk, if the disk has room. `scratch`: the folder of copies, which is made
+        afterwards."""
         partial = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
             private.folder(self.path.parent.parent, self.path.parent.name)
@@ -67,7 +73,8 @@ class Lease:
             self.descriptor = descriptor
 
     def make_scratch(self, base: Path) -> Path:
-        """Make the folder of copies after recording it in the lease. Raises OSError: the folder cannot be made."""
+        """Make the folder of copies after recording it in the lease. Raises OSError: the folder cannot be
+        made."""
         scratch = self.scratch_below(base)
         self.take(str(scratch))
         try:
@@ -92,7 +99,8 @@ class Lease:
 
 @contextlib.contextmanager
 def temporary_folder(base: Path) -> Iterator[Path]:
-    """Make a private folder in `base`; remove the folder at the end, or by a later `sweep` if dynotune is killed.
+    """Make a private folder in `base`; remove the folder at the end, or by a later `sweep` if dynotune is
+    killed.
 
     Raises OSError: the folder cannot be made.
     """
@@ -115,7 +123,8 @@ class Leftovers(NamedTuple):
 def sweep() -> Leftovers:
     """Remove the remains of runs whose dynotune and supervisor were killed; leave living runs alone.
 
-    Leases stay for processes that cannot be ended and files that cannot be removed, so that the next call tries again.
+    Leases stay for processes that cannot be ended and files that cannot be removed, so that the next call
+    tries again.
     """
     found = Leftovers()
     try:
@@ -163,8 +172,8 @@ def _end_marked(token: str, run_dir: str) -> int:
 
     Raises:
         TimeoutError: some processes remain.
-        BlockingIOError: another run now uses that folder. A run writes its lease before it starts, so checking leases
-            after listing processes covers every listed process.
+        BlockingIOError: another run now uses that folder. A run writes its lease before it starts, so
+            checking leases after listing processes covers every listed process.
     """
     deadline_s = time.monotonic() + _ENDING_S
     ended: set[tuple[int, int]] = set()
@@ -172,7 +181,9 @@ def _end_marked(token: str, run_dir: str) -> int:
         if _is_held(run_dir, but=token):
             raise BlockingIOError
         for process in marked:
-            ended.update((below.pid, below.start_ticks) for below in [process, *processes.descendants(process.pid)])
+            ended.update(
+                (below.pid, below.start_ticks) for below in [process, *processes.descendants(process.pid)]
+            )
             processes.kill_all(process.pid)
             processes.send(process, signal.SIGKILL)
         if time.monotonic() > deadline_s:
@@ -207,7 +218,11 @@ def _is_ours(scratch: Path, token: str) -> bool:
     """Tell whether a run of this user's dynotune made the folder, and nobody has replaced the folder."""
     try:
         status = scratch.lstat()
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and scratch.name == f"{PREFIX}{token}"
+        )
     except OSError:
         return False
 

@@ -1,8 +1,8 @@
 """Let only one dynotune process at a time measure on the same cores and GPUs; a second process waits.
 
-Each core or GPU has a byte in a file, and a record lock on the byte marks its use. The kernel releases the lock when
-the process dies, for whatever reason. Each user has one file per boot of the machine, so that machines with a shared
-home folder do not wait for each other.
+Each core or GPU has a byte in a file, and a record lock on the byte marks its use. The kernel releases the
+lock when the process dies, for whatever reason. Each user has one file per boot of the machine, so that
+machines with a shared home folder do not wait for each other.
 """
 
 import errno
@@ -31,22 +31,30 @@ _Part = tuple[int, int]
 
 @contextmanager
 def measuring(
-    state_dir: Path, *, cpus: Collection[int], gpus: Collection[int] | None, on_wait: Callable[[int | None], None]
+    state_dir: Path,
+    *,
+    cpus: Collection[int],
+    gpus: Collection[int] | None,
+    on_wait: Callable[[int | None], None],
 ) -> Iterator[None]:
     """Lock cores and GPUs for measuring; wait while another dynotune has locked any of these cores or GPUs.
 
-    A waiting process holds no lock, so two processes with overlapping sets cannot deadlock. The lock is not reentrant:
-    record locks do not exclude their own process.
+    A waiting process holds no lock, so two processes with overlapping sets cannot deadlock. The lock is not
+    reentrant: record locks do not exclude their own process.
 
     Args:
         cpus: logical numbers, as in the affinity mask.
         gpus: indices of GPUs; None means all GPUs, also if the GPUs are unknown.
-        on_wait: function called before each wait with the id of the process that holds the lock; None if unknown.
+        on_wait: function called before each wait with the id of the process that holds the lock; None if
+            unknown.
 
-    Raises CannotRunHere: the lock file cannot be made, or the other process is stopped or holds the lock for hours.
+    Raises CannotRunHere: the lock file cannot be made, or the other process is stopped or holds the lock for
+    hours.
     """
     wanted = [(cpu, 1) for cpu in sorted(set(cpus))]
-    wanted += [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]
+    wanted += (
+        [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]
+    )
     with may_fail(f"make a lock in {state_dir}", "Free some space there, or measure without it: --no-lock."):
         private.folder(state_dir)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

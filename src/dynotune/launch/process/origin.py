@@ -1,7 +1,7 @@
 """Tell whether this user or somebody else began the folder of a comparison, study or start timing.
 
-Resuming runs the command and the settings in the folder. A folder that was begun here has a mark that only this user
-can make. For any other folder, the user must type again everything that could run foreign code.
+Resuming runs the command and the settings in the folder. A folder that was begun here has a mark that only
+this user can make. For any other folder, the user must type again everything that could run foreign code.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """The arguments typed when a folder was begun, without secrets, and the mark of the user who typed them."""
+    """The arguments typed when a folder was begun, without secrets, and the mark of the user who typed
+    them."""
 
     command: list[str]
     cwd: str
@@ -36,17 +37,21 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def mark(folder: Path, begun: msgspec.Struct) -> None:
-    """Mark the new folder of the document `begun`. If the user's key cannot be stored, the folder stays unmarked."""
+    """Mark the new folder of the document `begun`. If the user's key cannot be stored, the folder stays
+    unmarked."""
     tree = _tree(begun)
     run = tree["run"]
-    origin = _Origin(run["command"], run["cwd"], [str(one) for one in _settings(tree) if knobs.must_be_typed(one)])
+    origin = _Origin(
+        run["command"], run["cwd"], [str(one) for one in _settings(tree) if knobs.must_be_typed(one)]
+    )
     with contextlib.suppress(OSError):
         origin = msgspec.structs.replace(origin, mark=_mark_of(origin, _key()))
         atomic.write(folder / FILE, _raw(origin))
 
 
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
-    """Return a document's command (empty if typed) and settings, as far as the user did not type these on this machine.
+    """Return a document's command (empty if typed) and settings, as far as the user did not type these on
+    this machine.
 
     `begun`: the document, or the document's JSON text. Secrets in the document are ignored.
     """
@@ -82,7 +87,10 @@ def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
     parts = [knobs.how_to_type(one) for one in left] + ([f"-- {words.command(command)}"] if command else [])
     raise UsageError(
         f"{folder} was not begun here by you, and what is in it could run foreign code.",
-        hint=f"If you trust it, type it beside --resume (compare takes settings without --set): {' '.join(parts)}",
+        hint=(
+            "If you trust it, type it beside --resume (compare takes settings without --set): "
+            f"{' '.join(parts)}"
+        ),
     )
 
 
@@ -93,7 +101,8 @@ def _tree(begun: msgspec.Struct | bytes) -> dict[str, Any]:
 
 
 def _settings(tree: dict[str, Any]) -> list[Setting]:
-    """Return all settings of a document, including those in options: --try has KNOB=VALUE, --values has KNOB=A,B."""
+    """Return all settings of a document, including those in options: --try has KNOB=VALUE, --values has
+    KNOB=A,B."""
     texts = [*tree.get("extra", []), *tree.get("values", [])]
     found = list(_nested(tree))
     for knob, _, value in (text.partition("=") for text in texts if "=" in text):
@@ -110,7 +119,8 @@ def _nested(tree: Any) -> Iterator[Setting]:
 
 
 def _read(folder: Path) -> _Origin | None:
-    """Read the content that the mark in the folder covers; None if the mark is missing or made by another user."""
+    """Read the content that the mark in the folder covers; None if the mark is missing or made by another
+    user."""
     try:
         origin = document.parse(untrusted.read(folder / FILE, link=False), _Origin)
         expected = _mark_of(origin, _key())
@@ -124,12 +134,14 @@ def _mark_of(origin: _Origin, key: bytes) -> str:
 
 
 def _raw(origin: _Origin) -> bytes:
-    """Encode the content that a mark covers independently of documents, since the rules for secrets may change."""
+    """Encode the content that a mark covers independently of documents, since the rules for secrets may
+    change."""
     return json.dumps(msgspec.to_builtins(origin)).encode()
 
 
 def _key() -> bytes:
-    """Return the user's own key, created at the first use. Raises OSError: the key cannot be read or created."""
+    """Return the user's own key, created at the first use. Raises OSError: the key cannot be read or
+    created."""
     path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):

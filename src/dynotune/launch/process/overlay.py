@@ -1,10 +1,12 @@
-"""Enter a copy-on-write view of a directory by namespaces and mounts, in the process that becomes the command.
+"""Enter a copy-on-write view of a directory by namespaces and mounts, in the process that becomes the
+command.
 
-With privileges (CAP_SYS_ADMIN), a new mount namespace is enough, and every user id stays as it is. Without privileges,
-a new user namespace is needed too, in which the caller's user and group id are mapped to themselves. In that namespace
-the program sees its own ids as usual, sees files of other users as owned by 65534 (nobody), and cannot change its user
-(no sudo, no chown). The kernel still checks permissions with the real ids, including supplementary groups. A user
-namespace removes capabilities, so a caller with a capability to read other users' files gets no view.
+With privileges (CAP_SYS_ADMIN), a new mount namespace is enough, and every user id stays as it is. Without
+privileges, a new user namespace is needed too, in which the caller's user and group id are mapped to
+themselves. In that namespace the program sees its own ids as usual, sees files of other users as owned by
+65534 (nobody), and cannot change its user (no sudo, no chown). The kernel still checks permissions with the
+real ids, including supplementary groups. A user namespace removes capabilities, so a caller with a capability
+to read other users' files gets no view.
 """
 
 import contextlib
@@ -74,7 +76,8 @@ def doing(step: str) -> Iterator[None]:
 def enter(view: View) -> None:
     """Show `view.cwd` copy-on-write to this process and its children. Change into the directory afterwards.
 
-    A privileged process still sees other file systems mounted below the directory, and writes to them for real.
+    A privileged process still sees other file systems mounted below the directory, and writes to them for
+    real.
 
     Raises NoOverlay: a step failed; the process must then exit.
     """
@@ -87,8 +90,8 @@ def enter(view: View) -> None:
     target = f"/proc/self/fd/{lower}"
     source = os.path.basename(view.scratch)  # `leases` identifies processes that see the view by this name
     if _may_set(view.upper, "trusted.overlay.dynotune"):
-        # With these options a directory can be renamed in one step, and hard links stay linked when a file is written,
-        # as without a view. A kernel may reject either option.
+        # With these options a directory can be renamed in one step, and hard links stay linked when a file is
+        # written, as without a view. A kernel may reject either option.
         for more in (",redirect_dir=on,index=on", ",redirect_dir=on", ""):
             try:
                 _mount(source, target, "overlay", 0, options + more)
@@ -118,7 +121,8 @@ def _take_away(cwd: str, name: str) -> None:
 
 
 def make_layers(view: View) -> None:
-    """Make the upper and the work folder of the overlay; the upper folder copies the attributes of the directory.
+    """Make the upper and the work folder of the overlay; the upper folder copies the attributes of the
+    directory.
 
     Raises NoOverlay: the file system cannot store the extended attributes of an upper layer.
     """
@@ -147,7 +151,10 @@ def _lay_over(view: View) -> None:
     for folder, folders, _ in os.walk(view.upper):
         for path in (folder, *(os.path.join(folder, name) for name in folders)):
             with contextlib.suppress(FileNotFoundError):
-                os.chmod(path, stat.S_IMODE(os.stat(os.path.join(view.cwd, os.path.relpath(path, view.upper))).st_mode))
+                os.chmod(
+                    path,
+                    stat.S_IMODE(os.stat(os.path.join(view.cwd, os.path.relpath(path, view.upper))).st_mode),
+                )
 
 
 def remove(scratch: str) -> None:
@@ -167,10 +174,14 @@ class _Handle(ctypes.Structure):
 
 
 def file_handle(path: str) -> bytes:
-    """Return the file system's handle of the file, the handle's type first; b"-" without one. Follow no links."""
+    """Return the file system's handle of the file, the handle's type first; b"-" without one. Follow no
+    links."""
     handle, mount = _Handle(128), ctypes.c_int()
     libc = ctypes.CDLL(None)
-    if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
+    if (
+        libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0)
+        != 0
+    ):
         return b"-"
     return bytes([handle.kind & 0xFF, *handle.value[: handle.num_bytes]])
 
@@ -194,7 +205,8 @@ def _own_namespace() -> None:
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
         if user != 0 and _effective_capabilities() & _READS_ANYTHING:
-            # Python's files may be readable only through the capability, and Python could then import nothing more.
+            # Python's files may be readable only through the capability, and Python could then import nothing
+            # more.
             lost = OSError(errno.EPERM, "it would take away the capability to read files of others")
             raise NoOverlay(lost, "making a view") from None
         with doing("making a user namespace"):

@@ -1,4 +1,5 @@
-"""Read the kernel's process table, find a process's descendants, and send signals that cannot reach a wrong process."""
+"""Read the kernel's process table, find a process's descendants, and send signals that cannot reach a wrong
+process."""
 
 import contextlib
 import ctypes
@@ -19,7 +20,8 @@ class Process(NamedTuple):
     """State of one process, from /proc/PID/stat.
 
     Args:
-        start_ticks: start time since boot; together with `pid` it identifies a process, since pids are reused.
+        start_ticks: start time since boot; together with `pid` it identifies a process, since pids are
+            reused.
         reaped_cpu_s: CPU time (s) of children that the process has waited for, and of their reaped children.
     """
 
@@ -81,7 +83,8 @@ def everyone() -> Iterator[Process]:
 
 
 def environment_holds(pid: int, entry: bytes) -> bool:
-    """Tell whether the process was started with `entry` (`NAME=value`) in its environment; False if unknown."""
+    """Tell whether the process was started with `entry` (`NAME=value`) in its environment; False if
+    unknown."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry in file.read().split(b"\0")
@@ -90,10 +93,11 @@ def environment_holds(pid: int, entry: bytes) -> bool:
 
 
 def started_here(pid: int, folder: os.PathLike[str]) -> Process | None:
-    """Return the process if this process started it, as one of the run in `folder`; None if that is not proved.
+    """Return the process if this process started it, as one of the run in `folder`; None if that is not
+    proved.
 
-    The proof: the process was started with `DYNOTUNE_RUN` of that folder, and not before this process. The process that
-    had the id at the first look has it still at the last, so `send` reaches it or nobody.
+    The proof: the process was started with `DYNOTUNE_RUN` of that folder, and not before this process. The
+    process that had the id at the first look has it still at the last, so `send` reaches it or nobody.
     """
     process, ours = read(pid), read(os.getpid())
     if process is None or ours is None or process.start_ticks < ours.start_ticks:
@@ -104,13 +108,15 @@ def started_here(pid: int, folder: os.PathLike[str]) -> Process | None:
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process. Return False without permission; an ended process counts as success."""
+    """Send a signal to exactly this process. Return False without permission; an ended process counts as
+    success."""
     descriptor: int | None = None
     try:
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError as error:
-            # On an old kernel or under an old system call filter, signal by process id, checked immediately before.
+            # On an old kernel or under an old system call filter, signal by process id, checked immediately
+            # before.
             if error.errno not in (errno.ENOSYS, errno.EPERM):
                 raise
         now = read(process.pid)
@@ -133,8 +139,8 @@ def send(process: Process, number: int) -> bool:
 def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
     """Stop, then kill all processes below `root`. Return the ids of processes that may not be signalled.
 
-    Stopping first keeps a tree that forks quickly from growing faster than its processes are killed. A tree of another
-    user can still grow: after `limit_s` seconds no more of its processes are searched.
+    Stopping first keeps a tree that forks quickly from growing faster than its processes are killed. A tree
+    of another user can still grow: after `limit_s` seconds no more of its processes are searched.
     """
     frozen: set[int] = set()
     refused: set[int] = set()
@@ -156,7 +162,8 @@ def become_subreaper() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel SIGKILL this process when the thread that forked it ends; this stays in force after `exec`."""
+    """Have the kernel SIGKILL this process when the thread that forked it ends; this stays in force after
+    `exec`."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

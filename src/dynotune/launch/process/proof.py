@@ -1,10 +1,11 @@
-"""Test a copy-on-write view before the first run: do in the view everything that this user may do in the folder.
+"""Test a copy-on-write view before the first run: do in the view everything that this user may do in the
+folder.
 
-Files of the folder are sorted into kinds by type, owner, group, mode, and whether they have a second hard link. One
-file of each kind is written, moved, linked and given another mode in the view, and a file is made in one folder of each
-kind. Every operation that the user may do in the folder must work in the view with the same outcome, and must not
-change the folder. Files that the user neither owns nor may write are only read, because programs rarely move such
-files, and a failed move would cost the whole view.
+Files of the folder are sorted into kinds by type, owner, group, mode, and whether they have a second hard
+link. One file of each kind is written, moved, linked and given another mode in the view, and a file is made
+in one folder of each kind. Every operation that the user may do in the folder must work in the view with the
+same outcome, and must not change the folder. Files that the user neither owns nor may write are only read,
+because programs rarely move such files, and a failed move would cost the whole view.
 """
 
 import errno
@@ -40,12 +41,14 @@ class _Sample(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether the user may change the file's mode and move it. Root may, except where nobody may write."""
+        """Tell whether the user may change the file's mode and move it. Root may, except where nobody may
+        write."""
         return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
 
 
 def try_out(view: View) -> None:
-    """Enter the view, check that it behaves as the directory does, and check that no write reaches the directory.
+    """Enter the view, check that it behaves as the directory does, and check that no write reaches the
+    directory.
 
     Raises NoOverlay: the view does not work here, or behaves differently.
     """
@@ -62,7 +65,9 @@ def try_out(view: View) -> None:
             (_try_folder if sample.is_folder else _try_file)(sample, token, real)
         except OSError as error:
             if error.errno == errno.EOVERFLOW:
-                error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
+                error = OSError(
+                    error.errno, "without privileges a view cannot change files of this user or group"
+                )
             where = "the folder itself" if sample.name == "." else sample.name
             raise NoOverlay(error, f"trying it on {where}") from error
     with overlay.doing("writing past the view"):
@@ -147,7 +152,8 @@ def _try_file(sample: _Sample, token: str, real: int) -> None:
 
 
 def _try_folder(sample: _Sample, token: str, real: int) -> None:
-    """Make a folder and a file in the folder, check that their owners are as outside, then move and remove them."""
+    """Make a folder and a file in the folder, check that their owners are as outside, then move and remove
+    them."""
     path, was = Path(sample.name), sample.status
     made, moved = path / token, path / f"{token}-moved"
     _must(path.stat().st_mode == was.st_mode, "it has another mode in the view")

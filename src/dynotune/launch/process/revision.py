@@ -43,14 +43,18 @@ def find(cwd: Path, ref: str) -> Revision:
 
     Raises:
         CannotRunHere: git is not installed.
-        UsageError: no repository, or the revision is unknown, has other submodules, or equals the working tree.
+        UsageError: no repository, or the revision is unknown, has other submodules, or equals the working
+            tree.
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     try:
-        commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}").strip()
+        commit = _git(
+            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+        ).strip()
     except UsageError:
         raise UsageError(
-            f"git knows no revision {ref!r} in {root}.", hint="`git branch --all` and `git log` name those there are."
+            f"git knows no revision {ref!r} in {root}.",
+            hint="`git branch --all` and `git log` name those there are.",
         ) from None
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
@@ -72,13 +76,19 @@ def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
     if why is not None:
         raise CannotRunHere(
             f"Another revision of {revision.root} can only be shown in a copy-on-write view: {why}.",
-            hint="Check it out beside, by git worktree add, and compare the two by a placeholder of the command.",
+            hint=(
+                "Check it out beside, by git worktree add, and compare the two by a placeholder of the "
+                "command."
+            ),
         )
 
 
 def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
-    """Return the commit that the revision in `settings` meant when the measurement began; None without a revision."""
-    ref = next((str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None)
+    """Return the commit that the revision in `settings` meant when the measurement began; None without a
+    revision."""
+    ref = next(
+        (str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None
+    )
     return None if ref is None else str(facts.get(f"git.{ref}", ref))
 
 
@@ -105,7 +115,10 @@ def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str
         if _SUBMODULE in (before, after):
             raise UsageError(
                 f"{ref} has another revision of the submodule {name}, which cannot be shown.",
-                hint="Compare two worktrees of your own, made by git worktree add, by a placeholder of the command.",
+                hint=(
+                    "Compare two worktrees of your own, made by git worktree add, by a placeholder of the "
+                    "command."
+                ),
             )
         (gone if status.startswith("A") else differing).append(name)
     # Where a file became a folder, or a folder a file, the other one covers it, and nothing has to be hidden.
@@ -132,7 +145,8 @@ def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str =
         )
     except subprocess.TimeoutExpired as error:
         raise CannotRunHere(
-            f"git {words[0]} in {cwd} did not end within {_GIT_S:.0f} s.", hint="Try it by hand: what does it wait for?"
+            f"git {words[0]} in {cwd} did not end within {_GIT_S:.0f} s.",
+            hint="Try it by hand: what does it wait for?",
         ) from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ").partition("\n")[0]

@@ -25,19 +25,23 @@ _ROOM_BYTES = 1 << 16
 _SEARCHED_LINES = 500
 _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
-# torchrun writes the first prefix before each line of a rank's traceback. The second says only that a rank had one.
+# torchrun writes the first prefix before each line of a rank's traceback. The second says only that a rank
+# had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
 _MOST_HELD = 128
-"""A process that compares many settings makes some folders for each, and its own folder is the first of all."""
+"""A process that compares many settings makes some folders for each, and its own folder is the first of
+all."""
 _held: list[int] = []
-# CSI and OSC sequences, other escapes and other control characters; a program's output is quoted without them.
+# CSI and OSC sequences, other escapes and other control characters; a program's output is quoted without
+# them.
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 
 
 def new_run_folder(base: Path) -> Path:
-    """Make a folder below `base`, mode 0700, with a name that sorts by time (UTC); the state folder is private too.
+    """Make a folder below `base`, mode 0700, with a name that sorts by time (UTC); the state folder is
+    private too.
 
     Raises CannotRunHere: the folder cannot be made or written (read-only, full, or owned by another user).
     """
@@ -58,7 +62,8 @@ def new_run_folder(base: Path) -> Path:
 
 
 def _made(base: Path, tries: int = 5) -> Path:
-    """Make the folder; retry if another dynotune has removed `base`, after its test whether `base` can be created."""
+    """Make the folder; retry if another dynotune has removed `base`, after its test whether `base` can be
+    created."""
     try:
         state = private.state_folder()
         if base.is_relative_to(state):
@@ -77,7 +82,8 @@ def _made(base: Path, tries: int = 5) -> Path:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """Make `folder` empty, mode 0700, so that files of an interrupted run are not taken for files of the next run.
+    """Make `folder` empty, mode 0700, so that files of an interrupted run are not taken for files of the next
+    run.
 
     Raises CannotRunHere: the folder cannot be made or emptied.
     """
@@ -120,7 +126,8 @@ def _no_folder(base: Path, error: OSError) -> CannotRunHere:
 def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
     """Return the last lines that a captured run printed to stderr, or to stdout when stderr is empty.
 
-    Terminal codes and secrets are removed. For a redrawn line, such as a progress bar, only the last text counts.
+    Terminal codes and secrets are removed. For a redrawn line, such as a progress bar, only the last text
+    counts.
     """
     for name in (STDERR, STDOUT):
         lines = [shown for line in _tail(run_dir / name).split("\n") if (shown := _as_shown(line))]
@@ -132,8 +139,9 @@ def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
 def error_line(run_dir: Path) -> str:
     """Return the output line of a captured run that says why the run failed; "" if the run printed nothing.
 
-    Return the message of the program's last traceback. Threads and destructors that fail at the program's exit print
-    later tracebacks, which count only if there is no other traceback. Without a traceback, return the last line.
+    Return the message of the program's last traceback. Threads and destructors that fail at the program's
+    exit print later tracebacks, which count only if there is no other traceback. Without a traceback, return
+    the last line.
     """
     lines = [_OF_RANK.sub("", line) for line in last_lines(run_dir, _SEARCHED_LINES)]
     own = aside = ""
@@ -184,7 +192,8 @@ def in_use(folders: Iterable[Path]) -> set[Path]:
 
 
 def _is_held(folder: Path) -> bool:
-    """Tell whether a process has marked the folder; true where locks do not work, as on some network file systems."""
+    """Tell whether a process has marked the folder; true where locks do not work, as on some network file
+    systems."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -198,9 +207,12 @@ def _is_held(folder: Path) -> bool:
 
 
 def remove_run(folder: Path) -> int:
-    """Remove a run folder without following links; return the bytes freed. Raises DynotuneError: in use, or denied."""
+    """Remove a run folder without following links; return the bytes freed. Raises DynotuneError: in use, or
+    denied."""
     if in_use([folder]):
-        raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
+        raise UsageError(
+            f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat."
+        )
     num_bytes = size_bytes(folder)
     with may_fail(f"remove {folder}", "Check who owns what is in it."):
         shutil.rmtree(folder)
@@ -208,7 +220,8 @@ def remove_run(folder: Path) -> int:
 
 
 def opened_input() -> BinaryIO:
-    """Reopen the file that is dynotune's standard input, from its beginning; without a file, open the null device.
+    """Reopen the file that is dynotune's standard input, from its beginning; without a file, open the null
+    device.
 
     A pipe can be read only once, and a reader that waits for its end may wait forever.
     """
@@ -220,7 +233,8 @@ def opened_input() -> BinaryIO:
 
 @contextlib.contextmanager
 def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield streams for subprocess: the opened input, and output files in the run folder, or dynotune's own streams.
+    """Yield streams for subprocess: the opened input, and output files in the run folder, or dynotune's own
+    streams.
 
     Raises CannotRunHere: the folder cannot be written.
     """

@@ -1,8 +1,8 @@
 """Decide whether a measured run can have a copy-on-write view, where the copies go, and list the copies.
 
-The copies go into the run folder. If the run folder is unsuitable (below the working directory, on NFS or on an
-overlay), the copies go into the folder for temporary files or /var/tmp. The copies never go into memory, because a
-checkpoint written there would affect the measurement.
+The copies go into the run folder. If the run folder is unsuitable (below the working directory, on NFS or on
+an overlay), the copies go into the folder for temporary files or /var/tmp. The copies never go into memory,
+because a checkpoint written there would affect the measurement.
 """
 
 import contextlib
@@ -49,7 +49,8 @@ def available(cwd: Path, run_dir: Path) -> str | None:
 class Seed(NamedTuple):
     """Differences between a view and the folder that the view covers.
 
-    `root`: covered folder, which contains the working directory. The other fields are those of `overlay.View`.
+    `root`: covered folder, which contains the working directory. The other fields are those of
+        `overlay.View`.
     """
 
     root: Path
@@ -84,7 +85,8 @@ def prepare(
 
 
 def changes_in(view: View) -> Changes:
-    """List the files that the copies show as created, changed or deleted; all processes must have ended before."""
+    """List the files that the copies show as created, changed or deleted; all processes must have ended
+    before."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -133,7 +135,8 @@ def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]
 
 
 def _handle_of_original(copy: Path) -> bytes:
-    """Return the handle of the overlay copy's original, as `overlay.file_handle` does; empty if the file is no copy."""
+    """Return the handle of the overlay copy's original, as `overlay.file_handle` does; empty if the file is
+    no copy."""
     try:
         # Version, magic, length, flags and type take one byte each; 16 bytes identify the file system.
         origin = os.getxattr(copy, "trusted.overlay.origin", follow_symlinks=False)
@@ -152,13 +155,15 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Tell whether `name` was hidden before the program began: a hidden file, or a folder with a hidden file."""
+    """Tell whether `name` was hidden before the program began: a hidden file, or a folder with a hidden
+    file."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Find the place of the copies: a temporary folder, None for the run folder, or why no place is suitable."""
+    """Find the place of the copies: a temporary folder, None for the run folder, or why no place is
+    suitable."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []
@@ -250,7 +255,8 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _differs(copy: os.stat_result, original: os.stat_result) -> bool:
-    """Tell whether the copy differs from the original: opening a file for writing copies it before any write."""
+    """Tell whether the copy differs from the original: opening a file for writing copies it before any
+    write."""
 
     def seen(status: os.stat_result) -> tuple[int, int, int]:
         return status.st_mtime_ns, status.st_size, status.st_mode

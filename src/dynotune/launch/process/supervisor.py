@@ -1,8 +1,8 @@
 """Run between dynotune and the command, and end all processes of the command, whatever happens.
 
-The supervisor is a subreaper, so it adopts every orphan of the command. When its socket to dynotune breaks, dynotune is
-gone. The supervisor's standard streams are the command's. The supervisor starts without site-packages (`-I -S`), sleeps
-while the command runs, and exchanges JSON messages, one a line:
+The supervisor is a subreaper, so it adopts every orphan of the command. When its socket to dynotune breaks,
+dynotune is gone. The supervisor's standard streams are the command's. The supervisor starts without
+site-packages (`-I -S`), sleeps while the command runs, and exchanges JSON messages, one a line:
 
     dynotune says     order (the first line) · {"signal": n} · {"end": grace_s}
     supervisor says   {"pid": p} or {"failed": step, …} · {"stopped": n} · {"exit": code, "cpu_s": …, …}
@@ -92,7 +92,9 @@ class Supervisor:
         if self._command == 0:
             _become_command(self._order, supervisor=us, failure=write_end, group=group)
         if group:
-            with contextlib.suppress(PermissionError, ProcessLookupError):  # the command has executed: it is a member
+            with contextlib.suppress(
+                PermissionError, ProcessLookupError
+            ):  # the command has executed: it is a member
                 os.setpgid(self._command, group)
             # A group lasts as long as it has members.
             os.waitpid(group, 0)
@@ -118,7 +120,8 @@ class Supervisor:
         return True
 
     def serve(self) -> None:
-        """Serve until all processes of the command have ended; a foreground command's background processes may stay."""
+        """Serve until all processes of the command have ended; a foreground command's background processes
+        may stay."""
         poll = select.poll()
         poll.register(self._inbox.fileno(), select.POLLIN)
         poll.register(self._messages.fileno(), select.POLLIN)
@@ -170,7 +173,8 @@ class Supervisor:
             self._messages.send({"stopped": status})
         elif code == os.CLD_CONTINUED:
             self._stopped = False
-            # Someone continued the command alone. Without this, the shell would not notice that its job goes on.
+            # Someone continued the command alone. Without this, the shell would not notice that its job goes
+            # on.
             self._continue_dynotune()
         elif code != os.CLD_TRAPPED:
             self._exit = {"exit": status} if code == os.CLD_EXITED else {"signal": status}
@@ -194,8 +198,8 @@ class Supervisor:
     def _forward_due(self) -> None:
         """Forward signals that were sent to dynotune alone.
 
-        The supervisor shares the process group of the command. A signal that also reached the supervisor went to the
-        whole group, from the terminal or from `kill -- -PGID`, so the command has already received it.
+        The supervisor shares the process group of the command. A signal that also reached the supervisor went
+        to the whole group, from the terminal or from `kill -- -PGID`, so the command has already received it.
         """
         now_s = time.monotonic()
         for due_s, number in list(self._to_forward):
@@ -232,7 +236,8 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
-        # The command was killed while stopped. dynotune has stopped or is about to, and has not read this message yet.
+        # The command was killed while stopped. dynotune has stopped or is about to, and has not read this
+        # message yet.
         while self._stopped and not self._order["end_the_rest"] and not self._messages.broken:
             self._continue_dynotune()
             self._messages.wait_for_one(_LOOK_AGAIN_S)
@@ -241,8 +246,9 @@ class Supervisor:
 def _new_group() -> int:
     """Make a process group by a child that has ended and is not reaped yet; return the group's id.
 
-    The command joins the group as a member: a process that leads a group or a session may begin no session, and the
-    leader of a session no group. A signal that the command sends to its group does not reach the supervisor.
+    The command joins the group as a member: a process that leads a group or a session may begin no session,
+    and the leader of a session no group. A signal that the command sends to its group does not reach the
+    supervisor.
     """
     leader = os.fork()
     if leader == 0:

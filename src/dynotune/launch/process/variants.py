@@ -1,4 +1,5 @@
-"""Apply settings that change the command line: values of placeholders, and the Python that runs the command."""
+"""Apply settings that change the command line: values of placeholders, and the Python that runs the
+command."""
 
 import os
 import re
@@ -19,10 +20,13 @@ class Variant(NamedTuple):
     env: dict[str, str]
 
 
-def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path) -> Variant:
+def variant(
+    command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path
+) -> Variant:
     """Return the command and its environment under `settings`; settings that concern neither are ignored.
 
-    Raises UsageError: the command lacks a placeholder, or an interpreter does not exist or cannot run the command.
+    Raises UsageError: the command lacks a placeholder, or an interpreter does not exist or cannot run the
+    command.
     """
     found = Variant(list(command), dict(env))
     for setting in settings:
@@ -41,7 +45,9 @@ def refuse_missing(candidate: Sequence[Setting], baseline: Sequence[Setting]) ->
         if missing:
             first = min(missing)
             how = f"--baseline {first}=VALUE" if arm == "baseline" else f"{first}=VALUE before the --"
-            raise UsageError(f"The {arm} has no value for {{{first.removeprefix('arg.')}}}.", hint=f"Add {how}.")
+            raise UsageError(
+                f"The {arm} has no value for {{{first.removeprefix('arg.')}}}.", hint=f"Add {how}."
+            )
 
 
 def _filled(command: list[str], name: str, value: str) -> list[str]:
@@ -58,7 +64,9 @@ def _run_by(found: Variant, python: Path) -> Variant:
     """Return the command, started by `python` or by the script of the same name in the folder of `python`."""
     python = Path(os.path.normpath(python))  # a link to an interpreter may be a virtual environment
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python.")
+        raise UsageError(
+            f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python."
+        )
     name = Path(found.command[0]).name if found.command else ""
     first = python if _PYTHON.fullmatch(name) else python.parent / name
     if not first.is_file():

@@ -1,7 +1,7 @@
 """Read the records that the agent wrote, and derive the facts of a run from the records.
 
-`Record` has the record of one process, which is read while the file grows. `TaskPage` is the counter through which
-tasks reach the agent. `agent/core/writer.py` defines the file layout.
+`Record` has the record of one process, which is read while the file grows. `TaskPage` is the counter through
+which tasks reach the agent. `agent/core/writer.py` defines the file layout.
 """
 
 from typing import TYPE_CHECKING

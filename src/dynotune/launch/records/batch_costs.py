@@ -1,4 +1,5 @@
-"""Compute the time and memory that making batches takes, from the makers' events, and assign this cost to loaders."""
+"""Compute the time and memory that making batches takes, from the makers' events, and assign this cost to
+loaders."""
 
 from collections.abc import Sequence
 
@@ -23,9 +24,11 @@ _UNSETTLED_S = 1.0
 def with_loading(
     loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float
 ) -> list[Loader]:
-    """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s` (CLOCK_MONOTONIC).
+    """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s`
+    (CLOCK_MONOTONIC).
 
-    `records`: records of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
+    `records`: records of all processes, since each worker has its own. Raises RecordError: an event is
+        incomplete.
     """
     for record in records:
         record.refuse_dropped(BatchesFetched, BatchesPinned, StateRead)
@@ -35,9 +38,13 @@ def with_loading(
             groups.setdefault(_key(events[0]), []).append(events)
         own = next((record for record in records if record.pid == pid), None)
         pin_s = _pin_s(own, begin_s, end_s)
-        return [_with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders]
+        return [
+            _with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders
+        ]
     except CONTRADICTIONS as error:
-        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes events.") from error
+        raise RecordError(
+            f"An event of {pid} or its workers is not as dynotune's agent writes events."
+        ) from error
 
 
 def _by_maker(record: Record, pid: int) -> list[_Events]:
@@ -68,7 +75,10 @@ def _filled(
         group
         for (dataset, collate, num_items, num_workers), group in groups.items()
         if num_workers == loader.num_workers
-        and (len(loaders) == 1 or (dataset == loader.dataset and (num_items == loader.num_items or loader.is_iterable)))
+        and (
+            len(loaders) == 1
+            or (dataset == loader.dataset and (num_items == loader.num_items or loader.is_iterable))
+        )
         and (len(loaders) == 1 or not loader.collate or collate == loader.collate)
     ]
     if len(own) != 1:
@@ -81,7 +91,8 @@ def _filled(
 
 
 def _with_parts(loader: Loader, own: Record | None) -> Loader:
-    """Add the time of pinning to the parts of making a sample; without workers, the steps' thread does all parts."""
+    """Add the time of pinning to the parts of making a sample; without workers, the steps' thread does all
+    parts."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return loader
@@ -107,7 +118,10 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
     private = [one for events in makers if (one := _private(events)) is not None]
     return Loading(
         num_batches=int(num),
-        **{name: sum(one[name] for one in grown) / num for name in ("fetch_s", "collate_s", "decode_s", "cpu_s")},
+        **{
+            name: sum(one[name] for one in grown) / num
+            for name in ("fetch_s", "collate_s", "decode_s", "cpu_s")
+        },
         longest_s=max(one["longest_s"] for one in grown),
         busy_share=min(1.0, sum(one["fetch_s"] for one in grown) / sum(one["over_s"] for one in grown))
         if is_worker
@@ -125,12 +139,17 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         private_over_s=max(one[1] for one in private) if private else None,
         parts=_parts(makers, end_s),
         decoded=facts.decoded,
-        **{name: sum(one[name] for one in grown) / num for name in _BYTES if all(name in one for one in grown)},
+        **{
+            name: sum(one[name] for one in grown) / num
+            for name in _BYTES
+            if all(name in one for one in grown)
+        },
     )
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
-    """Return the growth of one maker's counts in the window, or since its begin if no event precedes the window."""
+    """Return the growth of one maker's counts in the window, or since its begin if no event precedes the
+    window."""
     within = [event for event in events if event.begin_s <= end_s and event.at_s >= begin_s]
     if not within:
         return {"num": 0}
@@ -147,7 +166,8 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
-    """Add up the times of all makers' parts until `end_s`, from each maker's first event on, warm-up included."""
+    """Add up the times of all makers' parts until `end_s`, from each maker's first event on, warm-up
+    included."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
         last = next((event for event in reversed(others) if event.at_s <= end_s), first)
@@ -157,12 +177,15 @@ def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
                 found[0] += sign * part.num
                 found[1] += sign * part.wall_s
     return [
-        msgspec.structs.replace(part, num=int(num), wall_s=wall_s) for part, (num, wall_s) in summed.items() if num > 0
+        msgspec.structs.replace(part, num=int(num), wall_s=wall_s)
+        for part, (num, wall_s) in summed.items()
+        if num > 0
     ]
 
 
 def _private(events: _Events) -> tuple[int, float] | None:
-    """Return the growth of a worker's private memory after the worker's warm-up, and the time span of the growth."""
+    """Return the growth of a worker's private memory after the worker's warm-up, and the time span of the
+    growth."""
     known = [
         (event.private_bytes, event.at_s)
         for event in events

@@ -1,4 +1,5 @@
-"""Parse torch's message about a failed allocation: the size requested, the holders of memory, and fragmented memory."""
+"""Parse torch's message about a failed allocation: the size requested, the holders of memory, and fragmented
+memory."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,9 @@ _FIELDS = {
 }
 
 
-def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
+def why_memory_ran_out(
+    lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None
+) -> str:
     """Describe the last out-of-memory error in a program's output in sentences; "" without such an error.
 
     Args:
@@ -49,7 +52,9 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
     }
     parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
     told += [f"Held: {', '.join(parts)}"] if parts else []
-    if by_use := [f"{size(num_bytes)} {USES.get(use, use)}" for use, num_bytes in (held or {}).items() if num_bytes]:
+    if by_use := [
+        f"{size(num_bytes)} {USES.get(use, use)}" for use, num_bytes in (held or {}).items() if num_bytes
+    ]:
         rest = found.get("allocated", 0) - sum((held or {}).values())
         by_use += [f"{size(rest)} activations and all else"] if rest > 0 else []
         told.append(f"Live tensors: {', '.join(by_use)}")
@@ -63,7 +68,8 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
 
 
 def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> int | None:
-    """Return an upper bound on the batch size: not all memory that the process had and requested was for the batch."""
+    """Return an upper bound on the batch size: not all memory that the process had and requested was for the
+    batch."""
     if batch is None or not {"process", "total"} <= found.keys():
         return None
     limit = min(found["total"] - found.get("others", 0), found.get("allowed", 1 << 62))

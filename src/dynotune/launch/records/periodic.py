@@ -1,4 +1,5 @@
-"""Find work that only some steps do and that makes them longer, from stack samples of the thread running the steps."""
+"""Find work that only some steps do and that makes them longer, from stack samples of the thread running the
+steps."""
 
 import itertools
 import re
@@ -29,11 +30,14 @@ _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
 )
 
 
-def periodic_work(moments: Moments, step_s: Sequence[float], first_step: int) -> tuple[list[PeriodicWork], set[int]]:
-    """Return the work that only long steps do, the longest work first, with the steps of the window that do the work.
+def periodic_work(
+    moments: Moments, step_s: Sequence[float], first_step: int
+) -> tuple[list[PeriodicWork], set[int]]:
+    """Return the work that only long steps do, the longest work first, with the steps of the window that do
+    the work.
 
-    In each stack, the relevant frame is the outermost frame that is frequent in long steps and rare in others: the
-    source line at which the program begins the extra work.
+    In each stack, the relevant frame is the outermost frame that is frequent in long steps and rare in
+    others: the source line at which the program begins the extra work.
 
     Args:
         moments: stack samples of the thread that runs the steps.
@@ -84,12 +88,16 @@ def seen_inside(moments: Moments, function: str) -> float | None:
     Raises IndexError: as for `periodic_work`.
     """
     frames = moments.frames
-    having = {number for number, stack in enumerate(moments.stacks) if any(frames[at] == function for at in stack)}
+    having = {
+        number for number, stack in enumerate(moments.stacks) if any(frames[at] == function for at in stack)
+    }
     seen = [stack in having for stack, _ in moments.seen]
     return sum(seen) / len(seen) if seen else None
 
 
-def _row(begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: Moments, share: float) -> PeriodicWork:
+def _row(
+    begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: Moments, share: float
+) -> PeriodicWork:
     frames, texts = moments.frames, moments.texts
     apart = [later - earlier for earlier, later in itertools.pairwise(steps)]
     below = Counter(frame for stack in own for frame in set(stack[len(begun) :]))

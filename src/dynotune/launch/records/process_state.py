@@ -25,8 +25,8 @@ MOST_SLOW_STEPS = 20
 FIRST_STEPS = 3
 """Steps that are long for their own reasons: they compile, and fill caches."""
 RARE, MOST_IS_RARE = 5.0, 0.5
-"""Factor over the median of a step that surely does other work than the rest, and the share of the time that it takes.
-A step that was disturbed is less of both."""
+"""Factor over the median of a step that surely does other work than the rest, and the share of the time that
+it takes. A step that was disturbed is less of both."""
 SAME_WORK = 0.5
 """Part of the time of a long step from which on an earlier step is taken to have done the same work."""
 _WHYS: tuple[tuple[int, Why], ...] = (
@@ -73,7 +73,8 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
 
 
 def _options(record: Record) -> list[ProgramOption]:
-    """Return the options that the program parsed; of one that was parsed several times, as it was parsed last."""
+    """Return the options that the program parsed; of one that was parsed several times, as it was parsed
+    last."""
     rows = [(event.parser, row) for event in record.all(OptionsParsed) for row in event.options]
     return list({row.name: msgspec.structs.replace(row, parser=parser) for parser, row in rows}.values())
 
@@ -87,7 +88,8 @@ def _seen(model: Model, moments: Moments) -> Model:
 
 
 def _parts(state: StateRead) -> dict[str, Any]:
-    """Return fields of ProcessState; a field whose inspection failed is Unknown, if the field allows Unknown."""
+    """Return fields of ProcessState; a field whose inspection failed is Unknown, if the field allows
+    Unknown."""
     parts = {field: getattr(state, field) for field in InspectedState.__struct_fields__}
     for name in ("collections", "compilation"):
         if (part := getattr(state, name)) is not None:
@@ -113,10 +115,15 @@ def _timed(
     first, last = window.first_step, window.first_step + window.num_steps
     steps, times = record.steps[first:last], record.step_s[first:last]
     if times and steps[0].end_s > window.begin_s:
-        times[0] = steps[0].end_s - window.begin_s  # minus the work that the device had queued before the window
+        times[0] = (
+            steps[0].end_s - window.begin_s
+        )  # minus the work that the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
-        raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
-    # Whether the steps draw from a torch loader. If the program marks its steps, all draws between two marks count.
+        raise RecordError(
+            f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it."
+        )
+    # Whether the steps draw from a torch loader. If the program marks its steps, all draws between two marks
+    # count.
     cycle = record.last(CycleFound)
     is_marked = cycle is not None and cycle.kinds == []
     drawn = bool(process.draws) or (is_marked and bool(state.loaders))
@@ -134,7 +141,8 @@ def _timed(
 
 
 def _with_earlier(work: PeriodicWork, at: set[int], first: int, step_s: Sequence[float]) -> PeriodicWork:
-    """Return the work; if one step of the window did it, with its distance from the last such long step before.
+    """Return the work; if one step of the window did it, with its distance from the last such long step
+    before.
 
     Args:
         at: steps of the window, which begins at step `first`, that do such work.
@@ -160,8 +168,8 @@ def timing(
 ) -> Timing:
     """Return the window's timing, from the window's steps and the time of each step.
 
-    The device is synchronised after the last step of the window has ended. So the sum of the steps' times may be
-    shorter than the window by the time of that synchronisation.
+    The device is synchronised after the last step of the window has ended. So the sum of the steps' times may
+    be shorter than the window by the time of that synchronisation.
     """
     window_s = window.end_s - window.begin_s
     begins = [took_s for step, took_s in zip(steps, step_s, strict=True) if step.flags & EPOCH]

@@ -25,7 +25,14 @@ from dynotune.schema.events import (
     TraceRecorded,
     Window,
 )
-from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, TimedWindow, TraceRecording
+from dynotune.schema.run import (
+    EnvironmentChange,
+    Process,
+    Readback,
+    RecordedTrace,
+    TimedWindow,
+    TraceRecording,
+)
 from dynotune.schema.setting import Setting
 from dynotune.text import reasons
 
@@ -86,13 +93,19 @@ def _summary(record: Record, launched_s: float) -> Process:
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[as_stored(event, TimedWindow) for event in record.all(Window)],
         # A trace, or the reason why there is none.
-        traces=[trace for result in record.results.values() if (trace := _trace(result, record.step_s)) is not None],
+        traces=[
+            trace
+            for result in record.results.values()
+            if (trace := _trace(result, record.step_s)) is not None
+        ],
         peak_rss_bytes=peaks.peak_rss_bytes,
         peak_device_bytes=peaks.peak_device_bytes,
         num_devices=peaks.num_devices,
         readback=readback.settings,
         environment_changes=[as_stored(event, EnvironmentChange) for event in record.all(EnvironmentChanged)],
-        out_of_memory=why_memory_ran_out([failed.message], batch=samples[-1] if samples else None, held=failed.held)
+        out_of_memory=why_memory_ran_out(
+            [failed.message], batch=samples[-1] if samples else None, held=failed.held
+        )
         if failed
         else "",
         errors=[f"{event.where}: {event.error}" for event in record.all(AgentError)],

@@ -69,7 +69,8 @@ class Record(msgspec.Struct):
         return events[-1] if events else None
 
     def take(self, raw: bytes) -> None:
-        """Add the next event as the agent wrote it. Drop and count a damaged event; the events around it stay valid."""
+        """Add the next event as the agent wrote it. Drop and count a damaged event; the events around it stay
+        valid."""
         kind = None
         try:
             kind = kind_of(raw)
@@ -79,12 +80,14 @@ class Record(msgspec.Struct):
             self.dropped[kind] = self.dropped.get(kind, 0) + 1
 
     def refuse_dropped(self, *kinds: type[Event]) -> None:
-        """Raise RecordError if an event of one of these kinds was dropped, because an answer would be incomplete."""
+        """Raise RecordError if an event of one of these kinds was dropped, because an answer would be
+        incomplete."""
         if any(kind in self.dropped for kind in kinds):
             raise RecordError(f"{self.path} is damaged: an event is not as dynotune's agent writes events.")
 
     def add(self, event: Event) -> None:
-        """Add the next event. A result that the record has already, because dynotune asked for it again, is left out.
+        """Add the next event. A result that the record has already, because dynotune asked for it again, is
+        left out.
 
         A cycle may turn out to be no step once the program trains; then its steps are dropped.
         """
@@ -98,7 +101,8 @@ class Record(msgspec.Struct):
 
     @property
     def rank(self) -> int | None:
-        """Return the rank in the process group when the step was found, else in the environment; None without one."""
+        """Return the rank in the process group when the step was found, else in the environment; None without
+        one."""
         cycle, process = self.last(CycleFound), self.last(ProcessBegun)
         if cycle is not None and cycle.rank is not None:
             return cycle.rank
@@ -106,7 +110,8 @@ class Record(msgspec.Struct):
 
     @property
     def world_size(self) -> int | None:
-        """Return the size of the process group when the step was found, else as in the environment; None without."""
+        """Return the size of the process group when the step was found, else as in the environment; None
+        without."""
         cycle, process = self.last(CycleFound), self.last(ProcessBegun)
         if cycle is not None and cycle.world_size is not None:
             return cycle.world_size
@@ -122,7 +127,8 @@ class Record(msgspec.Struct):
 
     @property
     def cycle(self) -> list[CyclePart]:
-        """Return the first parts of the cycle that is a step; [] if none is found, or the program marks its steps."""
+        """Return the first parts of the cycle that is a step; [] if none is found, or the program marks its
+        steps."""
         found = self.last(CycleFound)
         return (found.parts or []) if found is not None else []
 

@@ -10,7 +10,8 @@ MOST = 60
 
 
 def stack_lines(moments: Moments) -> list[StackLine]:
-    """Return the source lines that were on the stack, those with most samples first; the innermost frames included.
+    """Return the source lines that were on the stack, those with most samples first; the innermost frames
+    included.
 
     Args:
         moments: stack samples, as the agent wrote them.

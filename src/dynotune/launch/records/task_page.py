@@ -1,4 +1,5 @@
-"""Order tasks of a live run by task files, counted in a memory page that the processes of the run have mapped."""
+"""Order tasks of a live run by task files, counted in a memory page that the processes of the run have
+mapped."""
 
 import fcntl
 import mmap
@@ -48,7 +49,9 @@ class TaskPage:
 
         Raises CannotRunHere: the task file cannot be written; the task is then not ordered.
         """
-        document.write(self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task), to_agent=True)
+        document.write(
+            self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task), to_agent=True
+        )
         self._num_tasks += 1
         self._write()
         return self._num_tasks

@@ -1,9 +1,9 @@
 """The one runner of comparisons: arms take turns, in fresh processes or in blocks within one run.
 
-`protocol` runs or resumes a comparison. `settle` decides it: within one run where that is valid (`in_process`), and by
-fresh pairs. `turns` has arms take turns in fresh processes, of pairs as of starts; `bench` makes the runs of a
-comparison, and `windows` plans their window. `journal` owns the document of what is measured. `refusals` lists what
-cannot be measured, before anything runs.
+`protocol` runs or resumes a comparison. `settle` decides it: within one run where that is valid
+(`in_process`), and by fresh pairs. `turns` has arms take turns in fresh processes, of pairs as of starts;
+`bench` makes the runs of a comparison, and `windows` plans their window. `journal` owns the document of what
+is measured. `refusals` lists what cannot be measured, before anything runs.
 
 `measure.live` makes the runs, and `measure.comparison` says what they mean.
 """

@@ -1,4 +1,5 @@
-"""The bench of a comparison: fresh processes of its arms, their pilots, the window of their runs, and their time."""
+"""The bench of a comparison: fresh processes of its arms, their pilots, the window of their runs, and their
+time."""
 
 import math
 import time
@@ -102,7 +103,8 @@ class Bench:
         self._lanes = lane_speed.alike(run, self._lanes, outcomes[0], self.side, launch, self._notes)
         self.journal.update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
-            # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no look.
+            # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no
+            # look.
             return plan_window(self.request.run, outcomes)
         window, most = self._plan(outcomes)
         max_pairs = min(most, self._comparison.max_pairs)
@@ -117,7 +119,9 @@ class Bench:
                 self.watcher.warn(caution)
         self.journal.update(
             run=msgspec.structs.replace(
-                self._comparison.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
+                self._comparison.run,
+                warmup_steps=window.warmup_steps or None,
+                window_steps=window.num_steps or None,
             ),
             run_s=window.run_s,
             max_pairs=max_pairs,
@@ -135,7 +139,8 @@ class Bench:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
-        """Plan the window and the number of pairs. If only the pilots' cold caches prevent a plan, repeat the pilots.
+        """Plan the window and the number of pairs. If only the pilots' cold caches prevent a plan, repeat the
+        pilots.
 
         Raises CannotRunHere, UsageError: as for `plan`.
         """
@@ -162,13 +167,17 @@ class Bench:
         if left_s is None or self.request.run.caches == "cold" or at_best == [None, None]:
             return False
         once_more_s = sum(
-            (outcome.run.wall_s or 0.0) - compilation.compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            (outcome.run.wall_s or 0.0)
+            - compilation.compiled_s(outcome)
+            - (found.launched_s - outcome.launched_s)
             for outcome, found in zip(outcomes, at_best, strict=True)
             if found is not None
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            windows.for_pairs(self.request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
+            windows.for_pairs(
+                self.request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes)
+            )
         except UsageError:
             return False
         return True
@@ -201,7 +210,9 @@ class Bench:
                 go_on=self.side.go_on,
             )
         except CommandFailed as error:
-            raise ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
+            raise ArmFailed(
+                FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))
+            ) from error
         refuse_rejected(outcome, f"in the {arm}")
         with self.journal.lock:
             self._outcomes.append(outcome.without_steps)
@@ -231,7 +242,11 @@ class Bench:
             self.watcher.voided(pair)
         else:
             self.watcher.finished(
-                pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
+                pair,
+                number=len(done.pairs),
+                max_pairs=done.max_pairs,
+                unit=done.unit,
+                objective=done.run.objective,
             )
 
     def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided:
@@ -245,7 +260,9 @@ class Bench:
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if order == ARMS[0] else ARMS[::-1]:
             with self.journal.lock:
-                self.watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=self._so_far)
+                self.watcher.running_arm(
+                    arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=self._so_far
+                )
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self.request.run.objective, self._comparison.unit)
         ids = runs["baseline"].run.id, runs["candidate"].run.id

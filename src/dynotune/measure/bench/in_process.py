@@ -1,7 +1,8 @@
 """Compare within one live run: switch the candidate on and off in blocks.
 
-A block of stretches is used like a pair of runs. Baseline and candidate have stretches of steps in a random order, and
-the same group-sequential test judges the blocks. No block needs a start, and both variants run in the same process.
+A block of stretches is used like a pair of runs. Baseline and candidate have stretches of steps in a random
+order, and the same group-sequential test judges the blocks. No block needs a start, and both variants run in
+the same process.
 """
 
 import statistics
@@ -31,7 +32,8 @@ FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
 
 
 def why_not(request: CompareRequest) -> str:
-    """Return why candidate and baseline cannot be compared within one run; empty if the comparison is possible."""
+    """Return why candidate and baseline cannot be compared within one run; empty if the comparison is
+    possible."""
     run = request.run
     if run.objective != "throughput":
         return f"the objective is {run.objective}, and one run has one value of it"
@@ -95,7 +97,8 @@ def compare_within(
 def until_verdict(
     turns: Turns, arm: Arm, planned: Callable[[list[Block]], Comparison], **how: float
 ) -> Iterator[tuple[list[Block], SequentialResult]]:
-    """Return the arm's blocks so far, and what they say, each time that a block was made, until there is a verdict.
+    """Return the arm's blocks so far, and what they say, each time that a block was made, until there is a
+    verdict.
 
     Args:
         planned: returns the comparison that the blocks belong to, with the most of them that there will be.
@@ -123,7 +126,8 @@ def unit_of(blocks: Sequence[Block]) -> Unit:
 
 
 def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
-    """Return each block as a pair: seconds per sample or step in the baseline's stretches and in the candidate's."""
+    """Return each block as a pair: seconds per sample or step in the baseline's stretches and in the
+    candidate's."""
     by_sample = counts_samples(blocks)
     firsts: dict[str, ArmName] = {"ABBA": "baseline", "BAAB": "candidate"}
     return [Pair(firsts[block.order], *block.unit_s(by_sample=by_sample)) for block in blocks]
@@ -132,11 +136,14 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
 def concluded(
     comparison: Comparison, found: SwitchedArms, key: str, pairs: list[Pair], judgement: SequentialResult
 ) -> Comparison:
-    """Return the comparison with the answer of the blocks of the arm `key`, and whether these blocks prove it."""
+    """Return the comparison with the answer of the blocks of the arm `key`, and whether these blocks prove
+    it."""
     blocks, shift = found.blocks[key], found.shifts.get(key)
     unit, outcome = unit_of(blocks), found.outcome
     start_s = outcome.first_step_s if outcome is not None else None
-    sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]
+    sides = [
+        statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")
+    ]
     summaries = [
         ArmSummary(value=value, s_per_sample=value, samples_per_s=1 / value)
         if unit == "sample"

@@ -26,7 +26,8 @@ _LIST_OF: dict[type, str] = {
 class Journal(Generic[D]):
     """The only owner of a document; others ask for the present state each time, and keep none.
 
-    Several threads may write. A change of the document that depends on the present state happens under `lock`.
+    Several threads may write. A change of the document that depends on the present state happens under
+    `lock`.
 
     Args:
         document: the document so far.
@@ -66,7 +67,8 @@ class Journal(Generic[D]):
         return Part(self, name)
 
     def add(self, measured: msgspec.Struct) -> D:
-        """Add a trial, a pair, a block of starts or a void one, and return the document. CannotRunHere: as `keep`."""
+        """Add a trial, a pair, a block of starts or a void one, and return the document. CannotRunHere: as
+        `keep`."""
         name = _LIST_OF[type(measured)]
         with self.lock:
             return self.update(**{name: [*getattr(self.document, name), measured]})

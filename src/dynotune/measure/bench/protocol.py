@@ -25,7 +25,8 @@ FILE = "comparison.json"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Interruption of a comparison by the user: child processes have ended, and finished results are in `folder`."""
+    """Interruption of a comparison by the user: child processes have ended, and finished results are in
+    `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -33,15 +34,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = None) -> Comparison:
-    """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next begins.
+    """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next
+    begins.
 
     `live`: live run of the baseline for several comparisons; it is ended before fresh processes start.
 
     Raises:
-        UsageError, CannotRunHere: a setting, a pilot or a run was impossible; no file of the user's is changed.
+        UsageError, CannotRunHere: a setting, a pilot or a run was impossible; no file of the user's is
+            changed.
         Interrupted: the user interrupted the comparison; `resume` continues.
     """
-    judge([], margin=request.margin, max_pairs=request.max_pairs)  # raises UsageError for a number out of range
+    judge(
+        [], margin=request.margin, max_pairs=request.max_pairs
+    )  # raises UsageError for a number out of range
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
@@ -75,8 +80,8 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     """Continue the comparison in `folder` after its last finished pair; a finished comparison is only read.
 
     Args:
-        now: request whose `env`, `base` and `lock` replace the recorded fields. Command and settings of `now` are used
-            if the folder lacks its own or comes from elsewhere. All else stays as recorded.
+        now: request whose `env`, `base` and `lock` replace the recorded fields. Command and settings of `now`
+            are used if the folder lacks its own or comes from elsewhere. All else stays as recorded.
         budget_s: seconds for the rest of the comparison.
 
     Raises:

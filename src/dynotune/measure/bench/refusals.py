@@ -22,7 +22,8 @@ def preflight(
         facts: facts of machine and target.
         asked: further settings that an arm may get later.
 
-    Raises UsageError, CannotRunHere: a setting, an arm, the objective, the lanes or the awaited line is impossible.
+    Raises UsageError, CannotRunHere: a setting, an arm, the objective, the lanes or the awaited line is
+    impossible.
     """
     settings = list(dict.fromkeys(setting for arm in arms.values() for setting in arm))
     for setting in settings:

@@ -1,4 +1,5 @@
-"""Settle a comparison: within one run if its candidate can be switched there, and by pairs of fresh processes."""
+"""Settle a comparison: within one run if its candidate can be switched there, and by pairs of fresh
+processes."""
 
 import contextlib
 import math
@@ -54,7 +55,8 @@ def settle(bench: Bench, *, prior: Spread | None = None) -> Comparison:
 
 
 def fresh_pairs(bench: PairBench, journal: Journal[Comparison], *, precision: float) -> Comparison:
-    """Make pairs until there is a verdict or the time is up; return the judged comparison, which is not stored yet."""
+    """Make pairs until there is a verdict or the time is up; return the judged comparison, which is not
+    stored yet."""
     order = orders(journal.document.max_pairs, journal.document.run.seed or 0)
     with contextlib.closing(take_turns(bench, journal, order, Pair)) as turns:
         while not (judgement := judge_comparison(journal.document, precision=precision)).finished:
@@ -71,7 +73,8 @@ def fresh_pairs(bench: PairBench, journal: Journal[Comparison], *, precision: fl
 
 
 def _is_settled_within(bench: Bench, prior: Spread | None) -> bool:
-    """Compare within one live run; return whether that is the answer. Blocks of an interrupted run are repeated."""
+    """Compare within one live run; return whether that is the answer. Blocks of an interrupted run are
+    repeated."""
     request, journal, watcher = bench.request, bench.journal, bench.watcher
     journal.update(pairs=[])
     switched = " ".join(map(str, request.candidate))
@@ -96,7 +99,8 @@ def _is_settled_within(bench: Bench, prior: Spread | None) -> bool:
 
 
 def _are_pairs_due(bench: Bench, found: Comparison) -> bool:
-    """Tell whether fresh pairs state the speed-up that the blocks found; two pairs and two pilots have to fit."""
+    """Tell whether fresh pairs state the speed-up that the blocks found; two pairs and two pilots have to
+    fit."""
     left_s = bench.left_s()
     states_speedup = found.verdict in ("faster", "slower") or found.only_chooses
     if bench.request.in_process == "only" or not states_speedup:

@@ -15,7 +15,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class TurnBench(Protocol[O_contra, T]):
-    """A command whose arms take turns in fresh processes. A turn is a pair, or a block of starts; or a void one."""
+    """A command whose arms take turns in fresh processes. A turn is a pair, or a block of starts; or a void
+    one."""
 
     side: lane_order.SideBySide
 
@@ -56,7 +57,8 @@ class NoPair(Exception):
 def take_turns(
     bench: TurnBench[O_contra, T], journal: Journal[Any], order: Sequence[O_contra], kind: type
 ) -> Generator[T, None, None]:
-    """Make turns as long as there is time; each is in the journal when it comes. Closing the generator ends all runs.
+    """Make turns as long as there is time; each is in the journal when it comes. Closing the generator ends
+    all runs.
 
     Args:
         order: what is drawn for each turn that counts. A void turn is repeated in its own order.

@@ -1,7 +1,8 @@
 """Plan the window of fresh runs, and how many runs with it fit into the time: for pairs, and for a search.
 
-`live.window_plan` says where a window begins after the pilots' warm-up, and how long it is at best. Here it is made to
-fit the time: pairs rather become fewer than short, and a search rather tries fewer arms than short windows.
+`live.window_plan` says where a window begins after the pilots' warm-up, and how long it is at best. Here it
+is made to fit the time: pairs rather become fewer than short, and a search rather tries fewer arms than short
+windows.
 """
 
 import contextlib
@@ -31,8 +32,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import batches_ahead
 
 OF_START = 0.5
-"""Least length of a window relative to the time before it, if time allows: a quiet baseline proves nothing about arms
-that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
+"""Least length of a window relative to the time before it, if time allows: a quiet baseline proves nothing
+about arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
 LEAST_OF_START = 0.2
 """A window is not cut below this relative length, which would save next to nothing."""
 
@@ -45,7 +46,8 @@ def for_pairs(
     cold_kept: float | None = None,
     num_lanes: int = 1,
 ) -> tuple[WindowPlan, int]:
-    """Plan the window and the number of pairs: as requested, or the largest even number that the time left allows.
+    """Plan the window and the number of pairs: as requested, or the largest even number that the time left
+    allows.
 
     Fewer pairs with a full window are preferred to many pairs with a short one. An odd number is the last
     resort.
@@ -70,7 +72,9 @@ def for_pairs(
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
     floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), ahead))
     leasts = (max(enough, floor), max(few, floor))
-    for least, num_pairs in [(least, num) for some in (numbers, [fewest]) for least in leasts for num in some]:
+    for least, num_pairs in [
+        (least, num) for some in (numbers, [fewest]) for least in leasts for num in some
+    ]:
         try:
             num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
             window = planned(num_runs=num_runs, budget_s=left_s)
@@ -78,10 +82,13 @@ def for_pairs(
             continue
         if window.num_steps >= least and num_runs * window.run_s <= left_s:
             return window, num_pairs
-    shortest = min(whole.num_steps, max(few, floor, MIN_WINDOW_STEPS) if request.run.window_steps is None else math.inf)
+    shortest = min(
+        whole.num_steps, max(few, floor, MIN_WINDOW_STEPS) if request.run.window_steps is None else math.inf
+    )
     run_s = whole.start_s + shortest * whole.step_s
     raise UsageError(
-        f"An answer needs {fewest} pairs, and they do not fit into the {max(0.0, left_s):.0f} s left of the budget.",
+        f"An answer needs {fewest} pairs, and they do not fit into the {max(0.0, left_s):.0f} s left of "
+        "the budget.",
         hint=f"A pair takes at least {2 * run_s:.0f} s here: give at least "
         f"--budget {int(2 * most_in_a_lane(fewest, num_lanes) * run_s + request.budget_s - left_s) + 1}s."
         if request.budget_s is not None
@@ -98,10 +105,12 @@ def for_search(
     num_runs: int = 0,
     num_ahead: int = 0,
 ) -> WindowPlan:
-    """Return the window, from the pilots. Arms with a pilot begin it warm, except those that never become steady.
+    """Return the window, from the pilots. Arms with a pilot begin it warm, except those that never become
+    steady.
 
-    Its length follows from the noise of the baseline and from the time before the window. If the time left does not
-    afford enough such runs, the window is shorter, but never too short to be informative: then fewer arms are tried.
+    Its length follows from the noise of the baseline and from the time before the window. If the time left
+    does not afford enough such runs, the window is shorter, but never too short to be informative: then fewer
+    arms are tried.
 
     Args:
         num_runs: number of runs that the time left should afford.

@@ -10,11 +10,12 @@ from dynotune.measure.checks.tolerance import Tolerance
 from dynotune.schema.events import Digest
 
 NUM_FIRST = 3
-"""Number of first values that are compared one by one. Later values have drifted apart, so single ones say little."""
+"""Number of first values that are compared one by one. Later values have drifted apart, so single ones say
+little."""
 NUM_STRETCHES = 3
 # Factor over the baseline's difference from itself, which so few values estimate to within about a third. In
-# simulations of programs whose losses vary between runs, candidates without effect are called wrong in 0.2% of cases
-# with independent noise, 1.3% with heavy tails, and 1.7% with wandering losses.
+# simulations of programs whose losses vary between runs, candidates without effect are called wrong in 0.2%
+# of cases with independent noise, 1.3% with heavy tails, and 1.7% with wandering losses.
 OWN_MULTIPLE = 5.0
 NUM_FOR_FIRST = 8
 
@@ -97,7 +98,8 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
         _share(other_root / math.sqrt(other_num) - scale, scale),
     ]
     if ours.shape != others.shape:
-        # For example the number of boxes found: one more or less shifts the others, but hardly changes their moments.
+        # For example the number of boxes found: one more or less shifts the others, but hardly changes their
+        # moments.
         found.append(0.0 if ours.shape[1:] == others.shape[1:] else 1.0)
     elif our_sampled:
         squares = [(other - our) ** 2 for our, other in zip(our_sampled, other_sampled, strict=True)]
@@ -106,18 +108,28 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
 
 
 def judge(
-    arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool = False, nudged: Apart | None = None
+    arm: Apart,
+    own: Apart,
+    tolerance: Tolerance,
+    *,
+    what: str,
+    redrawn: bool = False,
+    nudged: Apart | None = None,
 ) -> LargestDifference | None:
-    """Judge the first values singly, then the means over stretches of later values; return None without values.
+    """Judge the first values singly, then the means over stretches of later values; return None without
+    values.
 
     Args:
         own: differences of the baseline from itself.
         what: `losses` or `outputs`.
-        redrawn: whether `own` comes from other random numbers, so that its spread is present from the first value on.
-        nudged: differences of the baseline from a run whose weights were moved by a rounding error; these show how
-            training amplifies rounding errors.
+        redrawn: whether `own` comes from other random numbers, so that its spread is present from the first
+            value on.
+        nudged: differences of the baseline from a run whose weights were moved by a rounding error; these
+            show how training amplifies rounding errors.
     """
-    first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
+    first, later = (
+        (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
+    )
     spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
     found = [
         LargestDifference(abs(value), spread, max(first, OWN_MULTIPLE * spread), f"value {at + 1}")
@@ -130,7 +142,9 @@ def judge(
         mean = _mean(arm.signed[begin:end])
         if mean is not None:
             limit = max(later, OWN_MULTIPLE * spread_later)
-            found.append(LargestDifference(abs(mean), spread_later, limit, f"the mean of values {begin + 1} to {end}"))
+            found.append(
+                LargestDifference(abs(mean), spread_later, limit, f"the mean of values {begin + 1} to {end}")
+            )
     return max(found, key=lambda one: one.difference / one.allowed, default=None)
 
 
@@ -144,7 +158,8 @@ def _stretches(num: int) -> list[tuple[int, int]]:
 
 
 def _spread_of_means(signed: Sequence[float | None], stretches: Sequence[tuple[int, int]]) -> float:
-    """Return the spread of the stretches' means: the observed spread, or the spread expected of independent values."""
+    """Return the spread of the stretches' means: the observed spread, or the spread expected of independent
+    values."""
     means = [_mean(signed[begin:end]) for begin, end in stretches]
     singles = _rms(signed[NUM_FIRST:])
     length = max((end - begin for begin, end in stretches), default=1)
@@ -162,7 +177,8 @@ def _rms(values: Sequence[float | None]) -> float:
 
 
 def _share(difference: float, scale: float) -> float:
-    """Return `difference` / `scale`, limited to ±1e6, which also stands for any difference from exactly zero."""
+    """Return `difference` / `scale`, limited to ±1e6, which also stands for any difference from exactly
+    zero."""
     if not difference:
         return 0.0
     return max(-1e6, min(1e6, difference / scale)) if scale > 0 else math.copysign(1e6, difference)

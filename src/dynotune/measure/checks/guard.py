@@ -1,13 +1,17 @@
 """Check whether a setting that changes rounding preserves the results: losses or outputs under one seed.
 
-The runs are not timed. The candidate's errors are compared with the program's own noise. The noise comes from two
-references: the difference between the baseline and a run in float64, and the difference of a run whose numbers are
-rounded as the setting promises. Guarded runs have dropout off, since other kernels draw other random numbers.
+The runs are not timed. The candidate's errors are compared with the program's own noise. The noise comes from
+two
+references: the difference between the baseline and a run in float64, and the difference of a run whose
+numbers are rounded as the setting promises. Guarded runs have dropout off, since other kernels draw other
+random numbers.
 
-Some programs allow no reference run, because a module draws random numbers or cannot compute in float64. For such
-programs, fixed tolerances apply. A candidate beyond the tolerances is compared with the program's difference from
-itself: the baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the
-candidate's results drift away only later, the baseline also runs with weights moved by a rounding error.
+Some programs allow no reference run, because a module draws random numbers or cannot compute in float64. For
+such programs, fixed tolerances apply. A candidate beyond the tolerances is compared with the program's
+difference from
+itself: the baseline runs again and, if its modules draw random numbers, once more with other random numbers.
+If the candidate's results drift away only later, the baseline also runs with weights moved by a rounding
+error.
 """
 
 import math
@@ -42,16 +46,19 @@ PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
 NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
 NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
-"""If a program's own losses differ so much that a difference of this size would pass, nothing can be concluded."""
+"""If a program's own losses differ so much that a difference of this size would pass, nothing can be
+concluded."""
 Asked = tuple[str, Sequence[Setting], dict[str, Any]]
 """A run to make: its name, its settings, and fields of `CheckResults`."""
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """Readings of the baseline from a first run and, if needed, from a second run and a run with other random numbers.
+    """Readings of the baseline from a first run and, if needed, from a second run and a run with other random
+    numbers.
 
     Args:
-        reference: readings of a run in the type `reference_type`; Unknown if the baseline cannot compute in this type.
+        reference: readings of a run in the type `reference_type`; Unknown if the baseline cannot compute in
+            this type.
         rounded: map of a share to the readings of a run whose numbers are rounded by that share.
     """
 
@@ -64,9 +71,11 @@ class Own(msgspec.Struct, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has its own limit.
+    """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has its
+    own limit.
 
-    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of `ahead`;
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of
+    `ahead`;
     `patience_s`: further limit of runs with settings.
     """
 
@@ -79,7 +88,8 @@ class Guard(msgspec.Struct, frozen=True):
     go_on: Callable[[], object] = lambda: None
 
     def computed(self, name: str, settings: Sequence[Setting] = (), **how: Any) -> Readings | Unknown:
-        """Run the command with settings; return the values that its processes computed. `how`: of `CheckResults`."""
+        """Run the command with settings; return the values that its processes computed. `how`: of
+        `CheckResults`."""
         if name in self.made:
             return self.made.pop(name)
         arm = "candidate" if settings else "baseline"
@@ -106,8 +116,8 @@ class Guard(msgspec.Struct, frozen=True):
     def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
         """Make untimed runs, including the runs of `refer`, concurrently if memory allows.
 
-        `computed` uses these runs. A run that failed beside other runs is repeated alone by `computed`, since a lack of
-        memory or a used port may be the cause.
+        `computed` uses these runs. A run that failed beside other runs is repeated alone by `computed`, since
+        a lack of memory or a used port may be the cause.
         """
         if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
             exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
@@ -145,7 +155,8 @@ class Guard(msgspec.Struct, frozen=True):
         return None
 
     def refer(self, own: Own, rounding: float) -> None:
-        """Run the baseline in float64 (in float32 if float64 fails), and once rounded as a candidate promises."""
+        """Run the baseline in float64 (in float32 if float64 fails), and once rounded as a candidate
+        promises."""
 
         def tried(name: str, **how: Any) -> Readings | Unknown:
             try:
@@ -157,7 +168,9 @@ class Guard(msgspec.Struct, frozen=True):
             own.reference = Unknown("its modules draw random numbers, which other kernels draw otherwise")
         if own.reference is None:
             own.reference = tried("float64", reference="float64")
-            if isinstance(own.reference, Unknown) and any(reading.precision in BY_PRECISION for reading in own.first):
+            if isinstance(own.reference, Unknown) and any(
+                reading.precision in BY_PRECISION for reading in own.first
+            ):
                 own.reference_type, own.reference = "float32", tried("float32", reference="float32")
         if not isinstance(own.reference, Unknown) and rounding not in own.rounded:
             own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
@@ -165,7 +178,8 @@ class Guard(msgspec.Struct, frozen=True):
     def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
         """Compare the results that the program computes with and without `settings`.
 
-        Settings of effect `sampling`, `semantics` and `system` are left out, because they change results on purpose.
+        Settings of effect `sampling`, `semantics` and `system` are left out, because they change results on
+        purpose.
 
         Args:
             own: readings of the baseline; further runs are added if needed.
@@ -183,7 +197,8 @@ class Guard(msgspec.Struct, frozen=True):
     def judged(self, settings: Sequence[Setting], own: Own, found: Readings, name: str) -> Guarded | Unknown:
         """Judge the candidate's results, with as many further runs of the baseline as needed."""
         rounding = allowed(guarded(settings), own.first[0].precision).rounding
-        # One different rounding may lead training elsewhere, so no candidate is called wrong before a second such run.
+        # One different rounding may lead training elsewhere, so no candidate is called wrong before a second
+        # such run.
         for share in (rounding, -rounding):
             self.refer(own, share)
             judged = compared(settings, own, found)
@@ -212,7 +227,10 @@ def within(settings: Sequence[Setting], event: ArmResults) -> Guarded | Unknown:
     )
     own = Own(first=[plain])
     if reference.outputs:
-        own.reference, own.rounded = [reference], {allowed(guarded(settings), plain.precision).rounding: [rounded]}
+        own.reference, own.rounded = (
+            [reference],
+            {allowed(guarded(settings), plain.precision).rounding: [rounded]},
+        )
     found = compared(settings, own, [arm])
     if (isinstance(found, Guarded) and found.ok) or not redrawn.outputs:
         return found
@@ -224,7 +242,9 @@ def _is_clear(judged: Guarded | Unknown) -> bool:
     return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)
 
 
-def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
+def compared(
+    settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None
+) -> Guarded | Unknown:
     """Judge a candidate by the results of its worst rank; Unknown if the results cannot be judged.
 
     `nudged`: readings of the baseline with weights moved by a rounding error.
@@ -250,7 +270,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         if (held := _by_reference(key, itself, arm, tolerance, _AGAINST_BASELINE)) is not None:
             if held.ok and held.tolerance > MOST_ALLOWED:
                 return Unknown(
-                    f"rounding errors alone move its {what} by {held.own:.0%}: beside that nothing can be seen"
+                    f"rounding errors alone move its {what} by {held.own:.0%}: beside that nothing can be "
+                    "seen"
                 )
             plain = {"reference": "", "baseline_error": None, "no_worse": False}
             return msgspec.structs.replace(held, reason=held.reason + _without(own.reference), **plain)
@@ -297,7 +318,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
 
 
 class _Wording(NamedTuple):
-    """Words of a judgement by a reference: what the results lie apart from, and what explains such a distance."""
+    """Words of a judgement by a reference: what the results lie apart from, and what explains such a
+    distance."""
 
     reference: str
     explains: str
@@ -309,7 +331,8 @@ _AGAINST_BASELINE = _Wording("the baseline's", "rounding errors in its weights a
 def _by_reference(
     key: str, own: Own, arm: Readings, tolerance: Tolerance, wording: _Wording | None = None
 ) -> Guarded | None:
-    """Judge a candidate by the errors of its worst rank, relative to a reference; None if no reference is usable."""
+    """Judge a candidate by the errors of its worst rank, relative to a reference; None if no reference is
+    usable."""
     wording = wording or _Wording(own.reference_type, "rounding explains")
     what = arm[0].what
     rounded = own.rounded.get(tolerance.rounding)
@@ -325,7 +348,12 @@ def _by_reference(
         apart = [_apart(reference, one).signed for one in (mine, ours, moved, other)]
         judged, plainly = noise.judge(*apart, least=tolerance.least), noise.judge(*apart[:2])
         num_missing = max(0, ours.num_values - mine.num_values)
-        if judged is None or plainly is None or judged.own > MOST_ALLOWED or _apart(ours, mine).num_not_finite:
+        if (
+            judged is None
+            or plainly is None
+            or judged.own > MOST_ALLOWED
+            or _apart(ours, mine).num_not_finite
+        ):
             return None
         if judged.verdict == "undecided" and not num_missing:
             return None
@@ -355,7 +383,8 @@ def _by_reference(
 
 
 def _first_departure(least: float, *sides: Reading) -> str:
-    """Return the first module with errors beyond rounding errors. `sides`: reference, baseline, rounded, candidate."""
+    """Return the first module with errors beyond rounding errors. `sides`: reference, baseline, rounded,
+    candidate."""
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:
@@ -367,7 +396,12 @@ def _first_departure(least: float, *sides: Reading) -> str:
 
 
 def _reason_by_reference(
-    what: str, judged: noise.JudgedErrors, wording: _Wording, tolerance: Tolerance, num_missing: int, module: str
+    what: str,
+    judged: noise.JudgedErrors,
+    wording: _Wording,
+    tolerance: Tolerance,
+    num_missing: int,
+    module: str,
 ) -> str:
     if num_missing:
         return f"{num_missing} of the {what} that the baseline computes are missing."
@@ -376,11 +410,15 @@ def _reason_by_reference(
         ends = f"value {judged.beyond + 1} lies beyond that"
     where = f", from module {module} on" if module else ""
     explained = f"{wording.explains} {_percent(judged.own)} ({tolerance.why})"
-    return f"{what.capitalize()} lie {_percent(judged.error)} from {wording.reference}; {explained}: {ends}{where}."
+    return (
+        f"{what.capitalize()} lie {_percent(judged.error)} from {wording.reference}; {explained}: "
+        f"{ends}{where}."
+    )
 
 
 def _not_finite(what: str, first: int) -> str:
-    """Name the call at which results become NaN: of backward, or of the model in a program that trains none."""
+    """Name the call at which results become NaN: of backward, or of the model in a program that trains
+    none."""
     call = "backward" if what == "losses" else "the model"
     place = f"call {first} of {call} (step {first}, if each step makes one)"
     return f"{what.capitalize()} become NaN or infinite at {place}, where the baseline's are finite."
@@ -391,7 +429,9 @@ def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, source: s
     differ = f"{worst.where.capitalize()} ({one}) differs by {_percent(worst.difference)} from the baseline's"
     limit = f"{_percent(worst.allowed)} is allowed for {tolerance.why}"
     if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):
-        limit = f"{_percent(worst.allowed)} is allowed, since {source} make {_percent(worst.own)} of difference"
+        limit = (
+            f"{_percent(worst.allowed)} is allowed, since {source} make {_percent(worst.own)} of difference"
+        )
     return f"{differ}; {limit}."
 
 

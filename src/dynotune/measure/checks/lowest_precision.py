@@ -1,4 +1,5 @@
-"""Find out how low a command's precision can go: compare the speed and check the results of each precision."""
+"""Find out how low a command's precision can go: compare the speed and check the results of each
+precision."""
 
 import math
 import time
@@ -43,7 +44,8 @@ QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
 MOST_KEPT, NUM_SEEDS = 3, 3
 PATIENCE = 60.0, 10.0
-"""Limit of a precision's run for results: seconds, plus a multiple of the duration of the command as written."""
+"""Limit of a precision's run for results: seconds, plus a multiple of the duration of the command as
+written."""
 LAST = 8
 """Number of losses at the end of a run whose mean shows the loss that training reaches."""
 Settled = tuple[list[Setting], Readings, Guarded | Unknown]
@@ -52,11 +54,13 @@ Settled = tuple[list[Setting], Readings, Guarded | Unknown]
 def boundary(
     run: RunSpec, watcher: Watcher, *, metric: str = "", budget_s: float | None = None
 ) -> tuple[Precision, Path]:
-    """Compare each precision with the command as written; return the answer and the folder that contains the answer.
+    """Compare each precision with the command as written; return the answer and the folder that contains the
+    answer.
 
     `budget_s`: seconds for comparisons of speed; each comparison gets an equal part of the time that is left.
 
-    Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the precision.
+    Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the
+    precision.
     """
     program = _Program(run, watcher, metric, budget_s)
     reading = program.own.first[0]
@@ -72,11 +76,16 @@ def boundary(
 
 
 class _Program:
-    """The command as written, the results that the command computed, and the comparisons with these results."""
+    """The command as written, the results that the command computed, and the comparisons with these
+    results."""
 
     def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
         self.folder = new_run_folder(run.base)
-        self._runs, self._watcher, self._metric = guard.Guard(run, self.folder, facts_of(run)), watcher, metric
+        self._runs, self._watcher, self._metric = (
+            guard.Guard(run, self.folder, facts_of(run)),
+            watcher,
+            metric,
+        )
         began_s = time.monotonic()
         self.own = guard.Own(first=self._computed("as written"))
         self._run_s = time.monotonic() - began_s
@@ -100,7 +109,9 @@ class _Program:
         fit = [name for name in asked if name not in unfit]
         self._watcher.running("results in all precisions at once, where there is room")
         roundings = [allowed([asked[name]], self.own.first[0].precision).rounding for name in fit]
-        self._runs.ahead(self.own, [(name, [asked[name]], {"metric": self._metric}) for name in fit], roundings)
+        self._runs.ahead(
+            self.own, [(name, [asked[name]], {"metric": self._metric}) for name in fit], roundings
+        )
         found |= {name: self._tried(found[name], self._results) for name in fit}
         wrong = {name for name, arm in found.items() if arm.results is not None and not arm.results.ok}
         timed = [name for name in fit if name in self._readings and name not in wrong]
@@ -164,7 +175,8 @@ class _Program:
         return replace(found, band=self._band(found.name, found.settings) if asks else None)
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
-        """Leave modules out of quantization, each time the first module with wrong results, if results become right."""
+        """Leave modules out of quantization, each time the first module with wrong results, if results become
+        right."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
         label = f"{name} without {len(kept)}" if kept else name
         arm = self._computed(label, settings)
@@ -177,11 +189,16 @@ class _Program:
         return settings, arm, results
 
     def _band(self, name: str, settings: Sequence[Setting]) -> Band | None:
-        """Train under further seeds, with and without the settings, if the runs fit into one comparison's time."""
-        if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
+        """Train under further seeds, with and without the settings, if the runs fit into one comparison's
+        time."""
+        if self.own.first[0].what != "losses" or (
+            self._share_s is not None and self._share_s < 2 * self._run_s
+        ):
             return None
         seeds = range(1, NUM_SEEDS)
-        self._seeded = self._seeded or [self._computed(f"as written, seed {seed}", seed=seed) for seed in seeds]
+        self._seeded = self._seeded or [
+            self._computed(f"as written, seed {seed}", seed=seed) for seed in seeds
+        ]
         others = [self._computed(f"{name}, seed {seed}", settings, seed) for seed in seeds]
         return band([self.own.first, *self._seeded], [self._readings[name], *others])
 
@@ -198,10 +215,12 @@ class _Program:
 
 
 def band(baseline: Sequence[Readings], candidate: Sequence[Readings]) -> Band | None:
-    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds have no effect."""
+    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds have no
+    effect."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
     ours, mine = (
-        [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side] for side in ends
+        [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side]
+        for side in ends
     )
     if not all(map(math.isfinite, [*ours, *mine])) or min(ours) == max(ours):
         return None

@@ -1,7 +1,8 @@
 """Decide whether the errors of a candidate are explained by rounding. This module is arithmetic only.
 
-An error is the difference between a value and the same value of a reference in float64. Rounding explains the larger of
-two errors: the baseline's error, and the error of a baseline whose numbers are rounded as the candidate promises.
+An error is the difference between a value and the same value of a reference in float64. Rounding explains the
+larger of two errors: the baseline's error, and the error of a baseline whose numbers are rounded as the
+candidate promises.
 """
 
 import itertools
@@ -15,9 +16,11 @@ from dynotune.measure.live.blocks import mean_of
 NO_WORSE = 4.0
 """Errors within this factor (two bits) of those that rounding explains are no worse."""
 BEYOND = 16.0
-"""A single value beyond this factor over the largest error that rounding explains is wrong, whatever the others are."""
+"""A single value beyond this factor over the largest error that rounding explains is wrong, whatever the
+others are."""
 NUM_UNITS = 8
-"""Number of means of consecutive values behind the interval, since errors within one training are correlated."""
+"""Number of means of consecutive values behind the interval, since errors within one training are
+correlated."""
 NOTHING = 2.0**-24
 """Half the relative spacing of float32: smaller errors do not count."""
 
@@ -48,9 +51,9 @@ class JudgedErrors(NamedTuple):
 def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> JudgedErrors | None:
     """Compare the candidate's errors with the baseline's, value by value; return None without values.
 
-    The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds rounding's error.
-    The verdict is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`, or if a value is beyond all
-    noise.
+    The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds
+    rounding's error. The verdict is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`,
+    or if a value is beyond all noise.
 
     Args:
         rounded: errors of each baseline that rounds as the candidate promises.

@@ -21,7 +21,8 @@ Array = npt.NDArray[Any]
 
 
 def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
-    """Run the batches that the agent saved beside the model; write each tensor into a file that trtexec can load."""
+    """Run the batches that the agent saved beside the model; write each tensor into a file that trtexec can
+    load."""
     errors: list[float] = []
     own: list[float] = []
     kept: list[Batch] = []
@@ -34,7 +35,9 @@ def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
                 arrays: dict[str, Array] = dict(file)
             inputs = {one.name: arrays[f"input:{one.name}"] for one in session.get_inputs()}
             outputs = {one.name: arrays[f"reference:{at}"] for at, one in enumerate(session.get_outputs())}
-            for at, (found, truth) in enumerate(zip(session.run(None, inputs), outputs.values(), strict=True)):
+            for at, (found, truth) in enumerate(
+                zip(session.run(None, inputs), outputs.values(), strict=True)
+            ):
                 errors += _errors(found, truth)
                 own += _errors(arrays[f"own:{at}"], truth)
             shapes = {name: list(one.shape) for name, one in inputs.items()}
@@ -58,7 +61,8 @@ def _written(batch: Path, tensors: dict[str, Array], own: dict[str, Array] | Non
 
 
 def _errors(found: Array, reference: Array) -> list[float]:
-    """Return errors per sample, relative to the sample's root mean square; for integers, the share that differs."""
+    """Return errors per sample, relative to the sample's root mean square; for integers, the share that
+    differs."""
     rows = len(reference) if reference.ndim else 1
     ours, truth = found.reshape(rows, -1), reference.reshape(rows, -1)
     if not np.issubdtype(reference.dtype, np.inexact):

@@ -20,7 +20,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         num_captured: number of values that were not read because a CUDA graph was being captured.
         metric: values of the metric for each call, in order; `metric_error`: why there is no metric.
         peak_bytes: peak of device memory. `room`: number of equal runs that fit into device memory at once.
-        parts: results of inner modules in the outermost module's first call, in the order in which their calls ended.
+        parts: results of inner modules in the outermost module's first call, in the order in which their
+            calls ended.
     """
 
     what: Literal["losses", "outputs"]

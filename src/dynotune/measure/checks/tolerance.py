@@ -1,7 +1,9 @@
-"""State how much rounding a setting of effect `numerics` may cause, and the differences allowed without a reference.
+"""State how much rounding a setting of effect `numerics` may cause, and the differences allowed without a
+reference.
 
-A change of rounding changes results slightly; the tolerances limit the differences that rounding explains. Defects (a
-wrong kernel, an unsupported layout, gradients that underflow) change results by tens of per cent or to NaN.
+A change of rounding changes results slightly; the tolerances limit the differences that rounding explains.
+Defects (a wrong kernel, an unsupported layout, gradients that underflow) change results by tens of per cent
+or to NaN.
 """
 
 import tomllib
@@ -15,8 +17,8 @@ from dynotune.schema.knob import Effect
 from dynotune.schema.setting import Setting
 
 GUARDED: tuple[Effect, ...] = ("exact", "numerics")
-"""Effects of settings that guarded runs check. Other settings change results on purpose: `sampling` draws other random
-numbers, so losses differ step by step without an error, and users choose `semantics` explicitly."""
+"""Effects of settings that guarded runs check. Other settings change results on purpose: `sampling` draws
+other random numbers, so losses differ step by step without an error, and users choose `semantics` explicitly."""  # noqa: E501
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +27,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Args:
         first: allowed difference of each of the first losses, before losses can drift apart.
         later: allowed difference of the mean over a stretch of later losses.
-        outputs: allowed difference of an output's elements and means, relative to the tensor's root mean square.
+        outputs: allowed difference of an output's elements and means, relative to the tensor's root mean
+            square.
         rounding: relative rounding error of one number.
         least: rounding explains errors up to this size in any case.
         redraws: whether kernels may draw other random numbers from the same seed.
@@ -51,8 +54,8 @@ REDRAWS = frozenset[str](_TABLE["redraws"]["knobs"])
 def guarded(settings: Iterable[Setting]) -> list[Setting]:
     """Return the candidate's settings whose results a guarded run checks; empty if no setting needs a check.
 
-    The number of workers takes no part, since it changes the samples. So a setting that would need these workers, such
-    as the batches that each of them prefetches, takes no part either.
+    The number of workers takes no part, since it changes the samples. So a setting that would need these
+    workers, such as the batches that each of them prefetches, takes no part either.
     """
     given = list(settings)
     brings_workers = any(setting.knob == "loader.num_workers" for setting in given)
@@ -82,6 +85,7 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
 
 
 def rounding(settings: Sequence[Setting]) -> float:
-    """Return the share by which a candidate may round a number in a float32 program; 0 without guarded settings."""
+    """Return the share by which a candidate may round a number in a float32 program; 0 without guarded
+    settings."""
     chosen = guarded(settings)
     return allowed(chosen, "").rounding if chosen else 0.0

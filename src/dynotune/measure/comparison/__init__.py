@@ -1,8 +1,9 @@
 """What pairs of runs say about a candidate and its baseline: values of runs, statistics and verdicts.
 
-`stats` is the group-sequential test, `looks` computes the test's levels, and `schedule` sets its interim looks and the
-order of runs. `launched` keeps how far answers from blocks within one process were off when launched, and widens their
-intervals by it. `objective` computes the value of a run, and `summary` the figures that are shown beside an answer.
+`stats` is the group-sequential test, `looks` computes the test's levels, and `schedule` sets its interim
+looks and the order of runs. `launched` keeps how far answers from blocks within one process were off when
+launched, and widens their intervals by it. `objective` computes the value of a run, and `summary` the figures
+that are shown beside an answer.
 
 Nothing here runs anything: `measure.live` makes runs, and `measure.bench` has arms take turns.
 """

@@ -1,8 +1,8 @@
 """Turn answers from blocks within one process into statements about launches, by a kept record of real runs.
 
-An answer from blocks is about one process. How far such answers were off when the arms were launched is known from real
-runs only, which `launched.toml` keeps. So the interval of an answer from blocks is widened by that distance, and fresh
-pairs of an arm that blocks proved begin with the spread that pairs had in these runs.
+An answer from blocks is about one process. How far such answers were off when the arms were launched is known
+from real runs only, which `launched.toml` keeps. So the interval of an answer from blocks is widened by that
+distance, and fresh pairs of an arm that blocks proved begin with the spread that pairs had in these runs.
 """
 
 import functools
@@ -22,7 +22,8 @@ MOST_DF = 4
 MOST_SDS = 3.0
 """A single pair agrees with the blocks if it lies within so many standard deviations of a pair."""
 ENOUGH_DF = 4
-"""From this many degrees of freedom of earlier runs on, pairs need not show their own spread, and fewer are enough."""
+"""From this many degrees of freedom of earlier runs on, pairs need not show their own spread, and fewer are
+enough."""
 NOISIER = 1.6
 """Factor on the variance of other programs' pairs, some of which differ more than all of them together."""
 
@@ -72,7 +73,8 @@ def offset_sd() -> float:
 
 
 def spread(own: Spread | None = None) -> Spread:
-    """Return the spread of a fresh pair's log ratio: that of the kept programs, pooled with `own` of this program."""
+    """Return the spread of a fresh pair's log ratio: that of the kept programs, pooled with `own` of this
+    program."""
     df = sum(row.num_pairs - 1 for row in rows())
     variance = math.fsum((row.num_pairs - 1) * row.pairs_sd**2 for row in rows()) / df
     others = Spread(NOISIER * variance, min(df, MOST_DF))
@@ -90,7 +92,8 @@ def fewest_pairs(seen: Spread | None) -> int:
 def widened(comparison: Comparison) -> Comparison:
     """Return a comparison by blocks with the interval in which the launched speed-up is expected.
 
-    A verdict that this interval does not bear becomes `undecided`, with the reason. `same` states no speed-up.
+    A verdict that this interval does not bear becomes `undecided`, with the reason. `same` states no
+    speed-up.
     """
     from scipy.special import stdtrit
 
@@ -124,11 +127,15 @@ def blocks_answer(comparison: Comparison) -> BlocksAnswer:
 
 
 def proved(within: Comparison) -> Comparison:
-    """Return a comparison by blocks as an answer: with the launched interval, and undecided if blocks only choose.
+    """Return a comparison by blocks as an answer: with the launched interval, and undecided if blocks only
+    choose.
 
-    Blocks whose baseline was never compared with a plain window only choose, too: such are those of dynotune 0.2.
+    Blocks whose baseline was never compared with a plain window only choose, too: such are those of dynotune
+    0.2.
     """
-    only_chooses = within.only_chooses or ("" if within.baseline_shift is not None else why_not_proof(None, ""))
+    only_chooses = within.only_chooses or (
+        "" if within.baseline_shift is not None else why_not_proof(None, "")
+    )
     if only_chooses and within.verdict is not None:
         within = msgspec.structs.replace(within, verdict="undecided", reason=only_chooses)
     return widened(within)
@@ -137,9 +144,9 @@ def proved(within: Comparison) -> Comparison:
 def stated(fresh: Comparison) -> Comparison:
     """Return the answer of fresh pairs that followed blocks.
 
-    Pairs with a verdict of their own state the speed-up. Otherwise pairs and blocks state it together, each weighted by
-    its precision as a statement about launches, or the blocks alone if no interval of pairs is known. If the pairs
-    contradict the blocks, the pairs' `undecided` stays.
+    Pairs with a verdict of their own state the speed-up. Otherwise pairs and blocks state it together, each
+    weighted by its precision as a statement about launches, or the blocks alone if no interval of pairs is
+    known. If the pairs contradict the blocks, the pairs' `undecided` stays.
     """
     blocks = fresh.blocks
     if blocks is None or fresh.verdict not in (None, "undecided"):
@@ -148,7 +155,9 @@ def stated(fresh: Comparison) -> Comparison:
     if answer.verdict == "undecided":
         return msgspec.structs.replace(fresh, reason=f"{fresh.reason} {answer.reason}".strip())
     if not _agree(fresh, answer):
-        contradiction = f"Blocks within one process gave {answer.speedup:.3g} times, and fresh pairs contradict them."
+        contradiction = (
+            f"Blocks within one process gave {answer.speedup:.3g} times, and fresh pairs contradict them."
+        )
         return msgspec.structs.replace(fresh, reason=f"{fresh.reason} {contradiction}".strip())
     return answer if fresh.ci is None else _pooled(fresh, answer)
 
@@ -172,9 +181,11 @@ def _comparison_of(fresh: Comparison, blocks: BlocksAnswer) -> Comparison:
 
 
 def _pooled(fresh: Comparison, answer: Comparison) -> Comparison:
-    """Return the fresh pairs with what they and the blocks say together; `undecided` if that is no difference.
+    """Return the fresh pairs with what they and the blocks say together; `undecided` if that is no
+    difference.
 
-    Both intervals are wider than those of a normal distribution with their errors, so their widths serve as errors.
+    Both intervals are wider than those of a normal distribution with their errors, so their widths serve as
+    errors.
     """
     logs, halves = [], []
     for one in (fresh, answer):
@@ -188,7 +199,8 @@ def _pooled(fresh: Comparison, answer: Comparison) -> Comparison:
     if not (ci[0] > 1 if answer.verdict == "faster" else ci[1] < 1):
         return fresh
     reason = (
-        f"{_count(len(fresh.pairs), 'fresh pair')} alone gave {fresh.speedup:.3g} times and did not decide; with "
+        f"{_count(len(fresh.pairs), 'fresh pair')} alone gave {fresh.speedup:.3g} times and did not "
+        "decide; with "
         f"{_count(answer.num_pairs, 'block')} within one process they do."
     )
     return msgspec.structs.replace(
@@ -201,7 +213,8 @@ def _count(num: int, what: str) -> str:
 
 
 def _agree(fresh: Comparison, answer: Comparison) -> bool:
-    """Tell whether the interval of fresh pairs meets that of the blocks; a pair without one differs as others do."""
+    """Tell whether the interval of fresh pairs meets that of the blocks; a pair without one differs as others
+    do."""
     if fresh.speedup is None or answer.ci is None:
         return True
     reach = math.exp(MOST_SDS * math.sqrt(spread(fresh.seen).variance))

@@ -1,4 +1,5 @@
-"""Compute the level of each interim look at the data, so that all looks together keep the promised error rate."""
+"""Compute the level of each interim look at the data, so that all looks together keep the promised error
+rate."""
 
 import functools
 from typing import Any
@@ -19,7 +20,8 @@ _FARTHEST_Z = 8.0
 
 @functools.cache
 def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
-    """Return the two-sided nominal level of each look, so that the total error of all looks is at most `error`.
+    """Return the two-sided nominal level of each look, so that the total error of all looks is at most
+    `error`.
 
     Args:
         looks: rising numbers of pairs after which the data are judged.

@@ -21,9 +21,12 @@ def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
     """Return a run's value for the objective (above 0), in the unit that follows:
 
     - `throughput`: wall time of the window per sample or step, in seconds.
-    - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
-    - `time-to-first-step`: seconds from launch to the end of the slowest rank's first step, or to the awaited line.
-    - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the process tree's peak.
+    - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank;
+        seconds.
+    - `time-to-first-step`: seconds from launch to the end of the slowest rank's first step, or to the awaited
+        line.
+    - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the process
+        tree's peak.
     - `energy`: joules that the used GPUs took in the window, per sample or step.
 
     Args:
@@ -83,7 +86,8 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
         return []
     beyond = window_steps - _rank(window_steps)
     unseen = (
-        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. Events rarer than one step in "
+        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. Events rarer than "
+        "one step in "
         f"{window_steps} occur in few runs or in none, and the interval does not include them."
     )
     if window_steps >= FEW_P99_STEPS:
@@ -92,7 +96,8 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
 
 
 def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """Return the reasons of `summary.void_reasons`; other programs that take time do not change a run's memory."""
+    """Return the reasons of `summary.void_reasons`; other programs that take time do not change a run's
+    memory."""
     return [] if objective == "memory" else summary.void_reasons(runs)
 
 
@@ -102,8 +107,12 @@ def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
     if objective == "energy" and by_power:
         source = "summed up from its power, sampled twice a second"
         return [f"The GPU has no counter of energy: in {by_power} runs it was {source}."]
-    if objective == "memory" and any(_is_sampled(outcome) for outcome in outcomes if outcome.run.purpose == "measured"):
-        return ["The memory of several processes together was sampled twice a second: a short peak may be missed."]
+    if objective == "memory" and any(
+        _is_sampled(outcome) for outcome in outcomes if outcome.run.purpose == "measured"
+    ):
+        return [
+            "The memory of several processes together was sampled twice a second: a short peak may be missed."
+        ]
     return []
 
 
@@ -118,7 +127,9 @@ def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
     """Return the record and the window of each rank."""
     windows = {process.pid: process.window for process in outcome.run.processes if process.window is not None}
     found = [
-        (record, windows[record.pid]) for record in outcome.all_records or outcome.records if record.pid in windows
+        (record, windows[record.pid])
+        for record in outcome.all_records or outcome.records
+        if record.pid in windows
     ]
     if not found:
         raise StatisticsError(f"{outcome.run.id} has no window with records of its steps.")
@@ -129,14 +140,16 @@ def _p99_s(record: Record, window: TimedWindow) -> float:
     steps = record.steps[window.first_step : window.first_step + window.num_steps]
     if len(steps) < window.num_steps or not steps:
         raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")
-    # The time to prepare the window follows the previous step, and does not belong to the window's first step.
+    # The time to prepare the window follows the previous step, and does not belong to the window's first
+    # step.
     ends_s = [window.begin_s, *(step.end_s for step in steps)]
     durations_s = sorted(end_s - begin_s for begin_s, end_s in itertools.pairwise(ends_s))
     return durations_s[_rank(len(durations_s)) - 1]
 
 
 def _rank(num: int) -> int:
-    """Return the rank (from 1) of the 99th percentile among `num` ordered values, so that it is an observed value."""
+    """Return the rank (from 1) of the 99th percentile among `num` ordered values, so that it is an observed
+    value."""
     return math.ceil(round(PERCENTILE * num, 9))
 
 

@@ -25,7 +25,8 @@ def looks(max_pairs: int) -> tuple[int, ...]:
 
 
 def orders(num_pairs: int, seed: int) -> list[ArmName]:
-    """Draw from `seed`, in ABBA or BAAB blocks of two pairs, whether baseline or candidate runs first in each pair.
+    """Draw from `seed`, in ABBA or BAAB blocks of two pairs, whether baseline or candidate runs first in each
+    pair.
 
     A longer list begins with every shorter list of the same seed, so a resumed comparison continues the same
     order. The next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own

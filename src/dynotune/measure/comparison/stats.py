@@ -1,4 +1,5 @@
-"""Judge the pairs measured so far: return a verdict, or no verdict yet. docs/decisions/0001 explains the method."""
+"""Judge the pairs measured so far: return a verdict, or no verdict yet. docs/decisions/0001 explains the
+method."""
 
 import functools
 import math
@@ -21,7 +22,8 @@ from dynotune.schema.comparison import (
 from dynotune.schema.errors import StatisticsError, UsageError
 
 CONFIDENCE = 0.95
-# Error rate of calling `same` a difference as large as the margin, at either end; separate from `faster` and `slower`.
+# Error rate of calling `same` a difference as large as the margin, at either end; separate from `faster` and
+# `slower`.
 SAME_ERROR = 0.05
 # Share of all pairs: if more are void, the remaining pairs may not be representative.
 ALLOWED_VOID = 0.2
@@ -33,8 +35,9 @@ MOST_FLIPPED = 16
 
 NOTHING_SEEN = Spread(0.0, 0)
 
-# With fewer pairs, fitting the order of runs may widen the interval but not narrow it. If runs fall into two modes, the
-# few pairs of one order may agree by luck, the fit looks perfect, and up to one in ten comparisons of equals is called.
+# With fewer pairs, fitting the order of runs may widen the interval but not narrow it. If runs fall into two
+# modes, the few pairs of one order may agree by luck, the fit looks perfect, and up to one in ten comparisons
+# of equals is called.
 ORDER_MAY_NARROW_FROM = 8
 
 OUT_OF_TIME = "The budget is used up."
@@ -53,12 +56,14 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
         verdict: None until `finished`.
         finished: whether no more pairs are needed.
         speedup: geometric mean of baseline time over candidate time; None without pairs.
-        ci: repeated confidence interval of `speedup`, at 95% over all looks together. Between looks it is provisional
-            and as wide as at the previous look. None if too few pairs allow no estimate of the noise.
+        ci: repeated confidence interval of `speedup`, at 95% over all looks together. Between looks it is
+            provisional and as wide as at the previous look. None if too few pairs allow no estimate of the
+            noise.
         num_pairs: number of pairs on which `speedup` and `ci` are based.
         next_look: number of valid pairs at which the next verdict is possible; None when finished.
-        num_pairs_to_settle: number of pairs with which a new comparison would be decided four times in five, if the
-            present estimates are true; None unless `undecided`, and if the number is above 1000 or unknown.
+        num_pairs_to_settle: number of pairs with which a new comparison would be decided four times in five,
+            if the present estimates are true; None unless `undecided`, and if the number is above 1000 or
+            unknown.
         reason: sentence for the user; empty if the verdict needs no explanation.
     """
 
@@ -89,28 +94,32 @@ def judge(
     ended: bool = False,
     unit: Drawn = "pair",
 ) -> SequentialResult:
-    """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs` pairs.
+    """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`
+    pairs.
 
     The first look that decides the comparison gives the verdict, whatever followed. So judging an interrupted
-    comparison again gives the same verdict. A verdict is possible only at a look, the last look at the latest. Later
-    pairs may only narrow the interval, which holds at all looks together.
+    comparison again gives the same verdict. A verdict is possible only at a look, the last look at the
+    latest. Later pairs may only narrow the interval, which holds at all looks together.
 
     Args:
-        seen: spread of earlier pairs of the same command, which improves the estimate from few pairs. `seen` never
-            makes the spread of `pairs` smaller, since an earlier quiet machine says nothing about a noisy machine now.
+        seen: spread of earlier pairs of the same command, which improves the estimate from few pairs. `seen`
+            never makes the spread of `pairs` smaller, since an earlier quiet machine says nothing about a
+            noisy machine now.
         margin: the verdict is `same` if the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: number of pairs that are void. While void pairs are more than a fifth of all pairs, no look decides.
+        num_voided: number of pairs that are void. While void pairs are more than a fifth of all pairs, no
+            look decides.
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
-        precision: continue until the interval is as narrow as this share of a shown difference, while pairs are left.
+        precision: continue until the interval is as narrow as this share of a shown difference, while pairs
+            are left.
         unit: what `pairs` are, for the reason's words.
-        ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
-            next look. These pairs are more correlated with earlier looks than the next look is, so chance passes no
-            more often.
+        ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the
+            level of the next look. These pairs are more correlated with earlier looks than the next look is,
+            so chance passes no more often.
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.
-        StatisticsError: a time is not a positive number, a ratio is implausible, there are more pairs than `max_pairs`,
-            or baseline or candidate ran first more often than the schedule allows.
+        StatisticsError: a time is not a positive number, a ratio is implausible, there are more pairs than
+            `max_pairs`, or baseline or candidate ran first more often than the schedule allows.
     """
     schedule, seen = looks(max_pairs), seen or NOTHING_SEEN
     if not 0 <= margin < 1:
@@ -161,7 +170,8 @@ def judge(
 def judge_comparison(
     comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
 ) -> SequentialResult:
-    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the default."""
+    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the
+    default."""
     return judge(
         comparison.pairs if pairs is None else pairs,
         seen=comparison.seen,
@@ -208,7 +218,8 @@ class _Fit(NamedTuple):
     Args:
         effect: mean log ratio, with equal weight for both orders.
         adjusted: log ratios without the effect of the order.
-        se_with_order, se_plain: standard errors of `effect` with and without the order; NaN without degrees of freedom.
+        se_with_order, se_plain: standard errors of `effect` with and without the order; NaN without degrees
+            of freedom.
         seen_df: degrees of freedom that come from other runs.
     """
 
@@ -220,7 +231,8 @@ class _Fit(NamedTuple):
     seen_df: int = 0
 
     def half_width(self, level: float) -> float:
-        """Return half the width of the two-sided interval at `level`; infinite if the noise cannot be estimated."""
+        """Return half the width of the two-sided interval at `level`; infinite if the noise cannot be
+        estimated."""
         n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
         if n < 2 or df < 1:
             return math.inf
@@ -252,7 +264,8 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Return the variance of a log ratio, pooled from `seen` and the residuals, at least the residuals' variance."""
+    """Return the variance of a log ratio, pooled from `seen` and the residuals, at least the residuals'
+    variance."""
     own = math.fsum(value**2 for value in residuals)
     return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
@@ -263,7 +276,12 @@ def _log_ratio(pair: Pair) -> float:
 
 
 def _verdict(
-    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void | None = None, unit: Drawn = "pair"
+    fit: _Fit,
+    level: float,
+    equivalence_level: float,
+    margin: float,
+    void: _Void | None = None,
+    unit: Drawn = "pair",
 ) -> tuple[Verdict | None, str]:
     if void is not None and void.is_too_many(fit.num_pairs):
         return None, void.as_reason(fit.num_pairs, unit)
@@ -282,7 +300,8 @@ def _verdict(
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """Return the share of all 2^n sign choices with |sum| at least as large as observed: an exact two-sided p.
+    """Return the share of all 2^n sign choices with |sum| at least as large as observed: an exact two-sided
+    p.
 
     `values`: log ratios without drift. For more than 16 values, 2^16 random flips stand for all flips.
     """
@@ -300,7 +319,8 @@ def sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _drawn_sign_flip_p(values: Sequence[float]) -> float:
-    """Return the p-value of `sign_flip_p` from random flips with a fixed seed, including the observed signs."""
+    """Return the p-value of `sign_flip_p` from random flips with a fixed seed, including the observed
+    signs."""
     import numpy as np
 
     signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
@@ -310,7 +330,8 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Return the number of pairs that reaches the nearer verdict with 80% power, if the estimates are true."""
+    """Return the number of pairs that reaches the nearer verdict with 80% power, if the estimates are
+    true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):
@@ -359,7 +380,9 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
     for number, pair in enumerate(pairs, 1):
         for arm, value in (("baseline", pair.baseline_s), ("candidate", pair.candidate_s)):
             if not (math.isfinite(value) and value > 0):
-                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is not a duration.")
+                raise StatisticsError(
+                    f"Pair {number}: the {arm}'s time is {value} s, which is not a duration."
+                )
         if abs(_log_ratio(pair)) > _LARGEST_LOG:
             raise StatisticsError(
                 f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."

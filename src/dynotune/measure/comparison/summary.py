@@ -54,7 +54,9 @@ class MeasuredRun(msgspec.Struct, frozen=True):
         """
         num = self.num_steps if unit == "step" else self.num_samples
         if num is None:
-            raise StatisticsError(f"The samples of {self.run.id} could not be counted, those of the pilots could.")
+            raise StatisticsError(
+                f"The samples of {self.run.id} could not be counted, those of the pilots could."
+            )
         return total / num
 
 
@@ -117,7 +119,9 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
     timed = [run for run in runs if run.windows]
     per_step = _median(run.wall_s / run.num_steps for run in timed)
     counted = [(run.wall_s, run.num_samples) for run in timed if run.num_samples]
-    per_sample = statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
+    per_sample = (
+        statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
+    )
     return ArmSummary(
         value=_median(values),
         s_per_sample=per_sample,
@@ -139,13 +143,19 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
 
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """List reasons why a run did not measure its settings, without the run's name: equal reasons count together."""
-    reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void]
+    """List reasons why a run did not measure its settings, without the run's name: equal reasons count
+    together."""
+    reasons = [
+        reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void
+    ]
     return list(dict.fromkeys(reasons))
 
 
-def merged_readback(before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()) -> dict[str, Readback]:
-    """Merge a run's read-back into the earlier read-back, except `but`; once unverified, a knob stays unverified."""
+def merged_readback(
+    before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()
+) -> dict[str, Readback]:
+    """Merge a run's read-back into the earlier read-back, except `but`; once unverified, a knob stays
+    unverified."""
     unverified = {knob for knob, readback in before.items() if readback.ok is None}
     told = {one.knob: one for one in outcome.run.readback if one.knob not in unverified.union(but)}
     return {**before, **told}
@@ -191,9 +201,11 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
-    """Return the number of steps after which a setting with a longer start, such as compilation, has saved time.
+    """Return the number of steps after which a setting with a longer start, such as compilation, has saved
+    time.
 
-    The estimate uses medians over the runs of baseline and candidate; a run's window gives its pace and start time.
+    The estimate uses medians over the runs of baseline and candidate; a run's window gives its pace and start
+    time.
 
     For runs with warm caches, the start counts with warm caches; the very first start took longer.
 
@@ -210,5 +222,9 @@ def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[Measure
 def _pace(runs: Sequence[MeasuredRun], arm: str) -> Pace:
     paces = [found for run in runs if (found := pace(run)) is not None]
     if not paces:
-        raise StatisticsError(f"When the {arm} is ahead cannot be told: no run of it has a window and a launch.")
-    return Pace(statistics.median(one.start_s for one in paces), statistics.median(one.step_s for one in paces))
+        raise StatisticsError(
+            f"When the {arm} is ahead cannot be told: no run of it has a window and a launch."
+        )
+    return Pace(
+        statistics.median(one.start_s for one in paces), statistics.median(one.step_s for one in paces)
+    )

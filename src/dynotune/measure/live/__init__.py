@@ -1,14 +1,15 @@
 """Make live runs: one start of the command whose processes carry out tasks and record the times of steps.
 
-`TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `readiness` decides when a run
-has made enough steps, `window_plan` plans a window from pilots, `window_length` its number of steps, and
+`TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `readiness` decides when a
+run has made enough steps, `window_plan` plans a window from pilots, `window_length` its number of steps, and
 `compilation` estimates what a pilot compiled. `baseline_shift` says whether blocks may prove a speed-up.
-`placement` places a task at a step that all ranks reach. `delays` delays parts of the steps. `recording` records
-traces. `turns` has candidates take turns with the baseline within the live run, and `switching` reads what comes of
-it. `lanes` chooses lanes, `lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in lanes.
-`reservation` reserves the machine.
+`placement` places a task at a step that all ranks reach. `delays` delays parts of the steps. `recording`
+records traces. `turns` has candidates take turns with the baseline within the live run, and `switching` reads
+what comes of it. `lanes` chooses lanes, `lane_speed` leaves out slow lanes, and `lane_order` runs fresh
+processes in lanes. `reservation` reserves the machine.
 
-A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
+A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the
+verdicts.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings

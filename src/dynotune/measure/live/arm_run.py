@@ -38,7 +38,8 @@ def run_settings(
     results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the command under `settings` in the existing `folder`, until its window is complete or `enough(records)`.
+    """Run the command under `settings` in the existing `folder`, until its window is complete or
+    `enough(records)`.
 
     Args:
         label: description of the run, such as `a run of the baseline`.
@@ -70,7 +71,9 @@ def run_settings(
         facts=facts,
         cache_folder=cache_folder,
         plan=Plan(
-            tasks=tasks, note_events=purpose == "pilot", sync_steps=run.objective in SYNCHRONISED and results is None
+            tasks=tasks,
+            note_events=purpose == "pilot",
+            sync_steps=run.objective in SYNCHRONISED and results is None,
         ),
         times_start=run.objective == "time-to-first-step",
         memory=run.objective == "memory" and purpose == "measured",
@@ -88,16 +91,21 @@ def run_settings(
         return outcome
     refuse_failed(outcome, launch, limit_s)
     raise CannotRunHere(
-        f"The command ended by itself after {outcome.num_steps} steps, before the window of {window_steps} was "
+        f"The command ended by itself after {outcome.num_steps} steps, before the window of {window_steps} "
+        "was "
         "complete.",
-        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
+        hint=(
+            "Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and "
+            "--steps."
+        ),
     )
 
 
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
     """Refuse, before the command runs, settings that `run_settings` would refuse.
 
-    Raises UsageError, CannotRunHere: of `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
+    Raises UsageError, CannotRunHere: of `environment.build`, `variants.variant`, `revision.find` and
+    `facts_of_arm`.
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)

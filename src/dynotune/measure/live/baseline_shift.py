@@ -1,7 +1,9 @@
-"""Compare the baseline's stretches in the blocks of a live run with the plain window, which came before all else.
+"""Compare the baseline's stretches in the blocks of a live run with the plain window, which came before all
+else.
 
-Whatever dynotune does to a process before a block may change the process: recordings, compiled arms, samplers. Then the
-baseline of the blocks is not the user's program any more, and a gain over that baseline is not the user's gain.
+Whatever dynotune does to a process before a block may change the process: recordings, compiled arms,
+samplers. Then the baseline of the blocks is not the user's program any more, and a gain over that baseline is
+not the user's gain.
 """
 
 import math
@@ -17,8 +19,9 @@ from dynotune.schema.events import Block, TraceRecorded, Window, unit_s
 def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | None:
     """Return how the baseline's steps changed since the plain window; None without a plain window or a block.
 
-    The plain window counts as one more draw from the noise of the blocks' baselines, so the interval is that of a
-    prediction (Student's t). The window is longer than a block's stretches, which errs towards a wide interval.
+    The plain window counts as one more draw from the noise of the blocks' baselines, so the interval is that
+    of a prediction (Student's t). The window is longer than a block's stretches, which errs towards a wide
+    interval.
     """
     window = plain_window(record)
     if window is None or not blocks:
@@ -38,12 +41,14 @@ def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | N
 
 
 def larger_shift(first: BaselineShift, second: BaselineShift) -> BaselineShift:
-    """Return the shift of two live runs that speaks more against their blocks: one that is shown, or the larger."""
+    """Return the shift of two live runs that speaks more against their blocks: one that is shown, or the
+    larger."""
     return max(first, second, key=lambda shift: (shift.is_shown, abs(math.log(shift.ratio))))
 
 
 def plain_window(record: Record) -> Window | None:
-    """Return the first timed window of the record if nothing was recorded or switched before it ended; else None."""
+    """Return the first timed window of the record if nothing was recorded or switched before it ended; else
+    None."""
     window = next(iter(record.all(Window)), None)
     if window is None:
         return None
@@ -54,7 +59,8 @@ def plain_window(record: Record) -> Window | None:
 
 
 def _pace(window: Window, blocks: Sequence[Block]) -> float:
-    """Return how much longer the host took for the same Python code at the blocks' baselines than at the window."""
+    """Return how much longer the host took for the same Python code at the blocks' baselines than at the
+    window."""
     paces = [stretch.pace_s for block in blocks for stretch in block.baseline]
     known = [pace_s for pace_s in paces if pace_s]
     if not window.pace_s or len(known) < len(paces):
@@ -77,11 +83,15 @@ def why_not_proof(shift: BaselineShift | None, cupti_stays: str) -> str:
     if shift is not None and shift.is_shown:
         more = "longer" if shift.ratio > 1 else "shorter"
         return (
-            f"Within the process, a step of the command as it is took {abs(shift.ratio - 1):.0%} {more} than in the "
+            f"Within the process, a step of the command as it is took {abs(shift.ratio - 1):.0%} {more} "
+            "than in the "
             "plain window before, so blocks there choose a setting but do not prove its speed-up."
         )
     if cupti_stays:
-        return f"A profiler stayed attached to the process ({cupti_stays}), so blocks there do not prove a speed-up."
+        return (
+            f"A profiler stayed attached to the process ({cupti_stays}), so blocks there do not prove a "
+            "speed-up."
+        )
     if shift is None:
         return "No plain window was timed before the blocks, so they do not prove a speed-up."
     return ""

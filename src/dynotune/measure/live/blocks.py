@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dynotune.schema.events import Block, unit_s
 
 CONFIDENCE = 0.95
-# Lasting effects of a candidate show in the stretches without it: those after it differ from those before by this.
+# Lasting effects of a candidate show in the stretches without it: those after it differ from those before by
+# this.
 LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
@@ -28,7 +29,8 @@ def counts_samples(blocks: Sequence[Block]) -> bool:
 
 
 def why_left_behind(blocks: Sequence[Block]) -> str:
-    """Return why the baseline changed after the candidate was switched off; empty if the baseline did not change.
+    """Return why the baseline changed after the candidate was switched off; empty if the baseline did not
+    change.
 
     In a block ABBA, one stretch of the baseline comes before the candidate and one after it.
     """
@@ -36,7 +38,9 @@ def why_left_behind(blocks: Sequence[Block]) -> str:
 
     by_sample = counts_samples(blocks)
     shifts = [
-        math.log(unit_s(block.baseline[1:], by_sample=by_sample) / unit_s(block.baseline[:1], by_sample=by_sample))
+        math.log(
+            unit_s(block.baseline[1:], by_sample=by_sample) / unit_s(block.baseline[:1], by_sample=by_sample)
+        )
         for block in blocks
         if block.order == "ABBA" and len(block.baseline) == 2
     ]

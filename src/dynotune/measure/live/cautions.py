@@ -24,19 +24,26 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
     if compiled:
         found.append(f"In {compiled} runs something was compiled inside the window; lengthen --warmup.")
-    late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
+    late = sum(
+        any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None
+    )
     if late:
         found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
     # Other activity beside measured runs is noise, which the interval includes.
     measured = [o.outside for o in outcomes if o.run.purpose == "measured"]
     if disturbed := [outside.foreign for outside in measured if outside is not None and outside.foreign]:
         found.append(
-            f"Beside {len(disturbed)} of {len(measured)} runs something else went on, which widens the interval: "
+            f"Beside {len(disturbed)} of {len(measured)} runs something else went on, which widens the "
+            "interval: "
             f"{disturbed[0][0]}."
         )
-    found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
+    found += sorted(
+        {f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown}
+    )
     mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
-    found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
+    found += [
+        f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]
+    ]
     return found
 
 
@@ -60,17 +67,21 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
     if not window.steady:
         found.append("A pilot never became steady; the window begins in the middle of it.")
     if run.warmup_steps is not None and window.warmup_steps > run.warmup_steps:
-        found.append(f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}.")
+        found.append(
+            f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}."
+        )
     if window.window_s < SHORT_WINDOW_S:
         found.append(
-            f"The window is {1000 * window.window_s:.0f} ms long: little noise is too much. Lengthen it with --steps, "
+            f"The window is {1000 * window.window_s:.0f} ms long: little noise is too much. Lengthen it "
+            "with --steps, "
             "or let the command run longer."
         )
     return found
 
 
 def cache_cautions(run: RunSpec, arms: Mapping[ArmName, Sequence[Setting]]) -> list[str]:
-    """List cautions about caches that settings move: baseline and candidate share these caches, without emptying."""
+    """List cautions about caches that settings move: baseline and candidate share these caches, without
+    emptying."""
     of_arm = {name: contents.named(settings, run.cwd) for name, settings in arms.items()}
     places = [set(folders.values()) for folders in of_arm.values()]
     shared = set.intersection(*places) if len(places) > 1 else set()
@@ -119,7 +130,8 @@ def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
 
 
 def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
-    """Announce that runs in `folder` will work in the user's folder itself, and why; return the announcement."""
+    """Announce that runs in `folder` will work in the user's folder itself, and why; return the
+    announcement."""
     reason = sandbox.available(run.cwd, folder) if run.sandbox else None
     if not reason:
         return []
@@ -128,7 +140,8 @@ def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:
-    """Report that runs worked in the user's folder itself, why, and which files they created or changed there."""
+    """Report that runs worked in the user's folder itself, why, and which files they created or changed
+    there."""
     run = outcome.run
     if run.sandbox == "overlay" or not (run.changed_files or run.sandbox_reason):
         return []

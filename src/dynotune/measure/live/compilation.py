@@ -37,9 +37,12 @@ def _before_steps_s(pilot: Outcome) -> float:
 
 
 def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """Return by how many seconds compiling lengthened the pilot's first `num_steps` steps (None: all steps)."""
+    """Return by how many seconds compiling lengthened the pilot's first `num_steps` steps (None: all
+    steps)."""
     record = pilot.records[0]
-    compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
+    compiling = [
+        record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps
+    ]
     usual_s = statistics.median(record.step_s) if compiling else 0.0
     return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
 

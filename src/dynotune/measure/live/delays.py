@@ -1,7 +1,8 @@
-"""Ask a running program which part of its steps is critical: delay each part by a known time and time the steps.
+"""Ask a running program which part of its steps is critical: delay each part by a known time and time the
+steps.
 
-Delays are switched on and off in blocks, as settings are. A block says by how many seconds a step becomes longer; all
-blocks of the run have the same noise, so their scatter is pooled.
+Delays are switched on and off in blocks, as settings are. A block says by how many seconds a step becomes
+longer; all blocks of the run have the same noise, so their scatter is pooled.
 """
 
 import math
@@ -30,14 +31,16 @@ FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 PRECISE = 0.3
 """Half the width of a slope's interval from which more blocks are not needed."""
 BUDGET_S, LONGEST_S, LIMIT_S = 10.0, 15.0, 25.0
-"""Seconds that tests take at most if steps are fast, if they take up to a tenth of a second, and in any case."""
+"""Seconds that tests take at most if steps are fast, if they take up to a tenth of a second, and in any
+case."""
 STEPS_OF_A_BLOCK, STEPS_OF_THE_LOADERS = 2 * (2 * FEWEST_STEPS + 2), 56
 """Steps of a block. The loader's batches that are ready must be used up at each switch."""
 TOO_SLOW = "a step takes too long for it"
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """A part to delay. `site`: what else the agent has to know of it, such as the function's file and line."""
+    """A part to delay. `site`: what else the agent has to know of it, such as the function's file and
+    line."""
 
     part: DelayedPart
     place: str = ""
@@ -121,10 +124,11 @@ def delay_tests(
 
 
 def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[DelayArm]:
-    """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S` allows.
+    """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S`
+    allows.
 
-    A slow step's loader gets one block. The first delay then gets a third, from which the noise is known: it is an arm
-    twice, so that no second block of the loader comes before.
+    A slow step's loader gets one block. The first delay then gets a third, from which the noise is known: it
+    is an arm twice, so that no second block of the loader comes before.
     """
 
     def cost_s(delay: Delay, num_blocks: int) -> float:
@@ -136,7 +140,10 @@ def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[
         return [DelayArm(delay, max(LEAST_DELAY_S, share * step_s)) for share in SHARES for delay in delays]
     is_short = any(delay.part == "loader" for delay in delays[1:]) and both_s > len(SHARES) * BUDGET_S
     small_s = max(LEAST_DELAY_S, SHARES[0] * step_s)
-    wanted = [DelayArm(delay, small_s, 1 if is_short and delay.part == "loader" else FEWEST_BLOCKS) for delay in delays]
+    wanted = [
+        DelayArm(delay, small_s, 1 if is_short and delay.part == "loader" else FEWEST_BLOCKS)
+        for delay in delays
+    ]
     chosen, left_s = list[DelayArm](), LONGEST_S
     for arm in [*wanted[:1], *([DelayArm(delays[0], small_s, 1)] if is_short else []), *wanted[1:]]:
         needed_s = cost_s(arm.delay, arm.fewest)
@@ -166,7 +173,8 @@ def _longer(blocks: Sequence[Block]) -> list[float]:
 
 
 def _noise(blocks: Mapping[int, Sequence[Block]]) -> tuple[float, int]:
-    """Return the standard deviation (s) of a block's answer, pooled over the arms, and its degrees of freedom."""
+    """Return the standard deviation (s) of a block's answer, pooled over the arms, and its degrees of
+    freedom."""
     squares, df = 0.0, 0
     for each in blocks.values():
         values = _longer(each)
@@ -190,7 +198,9 @@ def _is_precise(blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]
     return all(_half_s(blocks, len(blocks[at])) <= PRECISE * least_s for at in smallest)
 
 
-def _answers(arms: Sequence[int], blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]) -> list[Answered]:
+def _answers(
+    arms: Sequence[int], blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]
+) -> list[Answered]:
     by_delay: dict[float, list[int]] = {}
     for at in arms:
         by_delay.setdefault(asked[at].delay_s, []).append(at)

@@ -19,12 +19,14 @@ T = TypeVar("T")
 
 
 def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index (from 0) of the lane that runs the pair; both pairs of a block run in the same lane."""
+    """Return the index (from 0) of the lane that runs the pair; both pairs of a block run in the same
+    lane."""
     return pair // 2 % num_lanes
 
 
 def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return the first lane's number of pairs, which is the largest number and so determines the total time."""
+    """Return the first lane's number of pairs, which is the largest number and so determines the total
+    time."""
     return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
 
 
@@ -50,7 +52,9 @@ class SideBySide(AbstractContextManager["SideBySide"]):
             done.set_result(job())
             return done
         if lane not in self._threads:
-            self._threads[lane] = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, lane.cpus))
+            self._threads[lane] = ThreadPoolExecutor(
+                1, initializer=os.sched_setaffinity, initargs=(0, lane.cpus)
+            )
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
@@ -69,7 +73,8 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 
 
 class InOrder(Generic[T]):
-    """Start pairs ahead, each in the lane of its block, and return them in the order in which they were drawn.
+    """Start pairs ahead, each in the lane of its block, and return them in the order in which they were
+    drawn.
 
     The duration of a pair depends on the value that the pair measures. If pairs were taken in the order of
     their ends, an interim look would judge only quick pairs, which are a biased selection.
@@ -82,7 +87,8 @@ class InOrder(Generic[T]):
         self._begun: dict[int, Future[T]] = {}
 
     def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
-        """Wait for a pair; make the pair again if it was taken before. Return None if no time is left for the pair.
+        """Wait for a pair; make the pair again if it was taken before. Return None if no time is left for the
+        pair.
 
         Args:
             num_pairs: start no pair from this number on.
@@ -102,6 +108,7 @@ class InOrder(Generic[T]):
 
 
 def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
-    """Continue counting from `num` and the highest number of a run folder, since lanes end in another order."""
+    """Continue counting from `num` and the highest number of a run folder, since lanes end in another
+    order."""
     known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
     return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))

@@ -23,21 +23,25 @@ from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
 SURE = 3.0
-"""Standard errors by which a lane must be slower; with fewer, one of eight equal lanes would often be left out."""
+"""Standard errors by which a lane must be slower; with fewer, one of eight equal lanes would often be left
+out."""
 Launch = Callable[[Lane], Outcome]
 
 
 def alike(
     run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, notes: Notes
 ) -> list[Lane]:
-    """Return the lanes in which steps take hardly longer than on the whole machine; `WHOLE` if fewer than two.
+    """Return the lanes in which steps take hardly longer than on the whole machine; `WHOLE` if fewer than
+    two.
 
     `alone`: pilot of the command on the whole machine. `launch`: function that runs such a pilot in a lane.
 
     Raises UsageError: the program itself uses several GPUs, and lanes were requested by number.
     """
     num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
-    moves = [change for process in alone.run.processes for change in process.environment_changes if not change.kept]
+    moves = [
+        change for process in alone.run.processes for change in process.environment_changes if not change.kept
+    ]
     why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs." if num > 1 else ""
     if any(change.name == VISIBLE for change in moves) and among and among[0].gpu:
         why = f"The program sets {VISIBLE} itself, so it would leave its lane."
@@ -63,7 +67,10 @@ def alike(
                     notes.say(f"Lane {lane.number} is left out: {error.message}")
         slow = slower(alone, pilots)
         for lane, (share, noise) in slow.items():
-            notes.say(f"Lane {lane.number} is left out: steps take {share:.1%} longer there; {noise:.1%} may be noise.")
+            notes.say(
+                f"Lane {lane.number} is left out: steps take {share:.1%} longer there; {noise:.1%} may be "
+                "noise."
+            )
         told = {"with the whole machine": alone} | {f"in lane {lane.number}": pilots[lane] for lane in pilots}
         paces = [f"{words.duration(_step_s(outcome))} {where}" for where, outcome in told.items()]
         notes.say(f"A step takes {', '.join(paces)}; {len(made)} lanes ran at once.")
@@ -77,14 +84,17 @@ def alike(
 
 
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
-    """Return by which share slow lanes exceed the machine alone, or the middle lane, and how much of it may be noise.
+    """Return by which share slow lanes exceed the machine alone, or the middle lane, and how much of it may
+    be noise.
 
     A lane is slow if its excess is above the noise. `alone` may be slower than all lanes, since the first run
     reads a cold disk. One fast lane does not make the others slow: runs that wait for the host differ by a
     tenth.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
-    best, best_se = min(paces[WHOLE], statistics.median_high([paces[lane] for lane in together] or [paces[WHOLE]]))
+    best, best_se = min(
+        paces[WHOLE], statistics.median_high([paces[lane] for lane in together] or [paces[WHOLE]])
+    )
     found = {}
     for lane in together:
         log, se = paces[lane]
@@ -107,4 +117,6 @@ def _pace(outcome: Outcome) -> tuple[float, float]:
     if not times:
         return math.inf, math.inf
     means, mean = batch_means(times), statistics.fmean(times)
-    return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf
+    return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(
+        means
+    ) > 1 else math.inf

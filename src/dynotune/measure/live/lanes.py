@@ -35,7 +35,8 @@ CORES_EACH = 2
 CONTEXT_BYTES = 2 << 30
 GROWTH = 4
 BUSY = 0.1
-"""Share of a GPU's time or memory: if more is in use before dynotune runs anything, another program uses the GPU."""
+"""Share of a GPU's time or memory: if more is in use before dynotune runs anything, another program uses the
+GPU."""
 SAME_SIZE = 0.01
 """Share by which the memory of GPUs of one model may differ: the driver reserves some, and retires pages."""
 SETTLE_S = 5.0
@@ -60,7 +61,8 @@ class Lane(NamedTuple):
         return replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
 
     def cache_folder(self, folder: Path, run: RunSpec) -> Path:
-        """Return the cache folder: lanes share `folder` like ranks do, except for cold caches, which are emptied."""
+        """Return the cache folder: lanes share `folder` like ranks do, except for cold caches, which are
+        emptied."""
         return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
 
 
@@ -94,14 +96,19 @@ def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
     elif isinstance(gpus, Unknown):
         why = f"Which GPUs the command sees is not known: {gpus.reason}."
     else:
-        few = [f"{num} {what}" for what, num in (("GPUs", len(gpus)), ("cores", len(cpus))) if 0 < num < run.lanes]
+        few = [
+            f"{num} {what}"
+            for what, num in (("GPUs", len(gpus)), ("cores", len(cpus)))
+            if 0 < num < run.lanes
+        ]
         why = f"The command sees {few[0]}, too few for {run.lanes} lanes." if few else ""
     if why:
         raise UsageError(why, hint="Leave --lanes out, or ask for fewer.")
 
 
 def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
-    """Return at most the requested number of lanes, with cores near their GPUs; no lanes mean runs one after another.
+    """Return at most the requested number of lanes, with cores near their GPUs; no lanes mean runs one after
+    another.
 
     Call `wanted` before dynotune runs the command: a GPU that is busy then, and stays busy, is left out.
     """
@@ -179,7 +186,8 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
 
 
 def room(run: RunSpec, alone: Outcome) -> int:
-    """Return how many untimed runs like `alone` fit on its GPU at once; 1 if concurrent runs could collide."""
+    """Return how many untimed runs like `alone` fit on its GPU at once; 1 if concurrent runs could
+    collide."""
     made, free = alone.run, probe.host_memory.available_bytes()
     peak = sum(process.peak_device_bytes or 0 for process in made.processes)
     host = sum(process.peak_rss_bytes or 0 for process in made.processes)
@@ -187,7 +195,9 @@ def room(run: RunSpec, alone: Outcome) -> int:
     meets = num > 1 or run.caches == "cold" or (made.sandbox != "overlay" and made.changed_files)
     if not peak or meets or isinstance(free, Unknown):
         return 1
-    known: dict[str, int] = {name: size for name, size in probe.gpu.facts(run.env).items() if isinstance(size, int)}
+    known: dict[str, int] = {
+        name: size for name, size in probe.gpu.facts(run.env).items() if isinstance(size, int)
+    }
     used = {name: name.replace("memory_", "memory_used_") for name in known if name.endswith(".memory_bytes")}
     left = min((known[name] - known[of] for name, of in used.items() if of in known), default=0)
     memory = min(left // (GROWTH * peak + CONTEXT_BYTES), free // (2 * host + 1))

@@ -1,4 +1,5 @@
-"""Turn a RunSpec and settings into a run to launch: an environment, a plan for the agent, and folders to keep."""
+"""Turn a RunSpec and settings into a run to launch: an environment, a plan for the agent, and folders to
+keep."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         keep: folders, such as caches, to which the command's writes go for real.
         revision: git's name of the revision that the command sees; None for the present working tree.
         memory: whether to sample the memory of the process tree.
-        samples: whether to sample the machine, from the launch or once the program has imported torch or made a step.
+        samples: whether to sample the machine, from the launch or once the program has imported torch or made
+            a step.
         ready_pattern: pattern of the output line that ends the run; None if steps end it.
     """
 
@@ -83,7 +85,8 @@ def launch_plan(
         more_env: variables that override the inherited environment.
         plan: the agent's plan, without the parts that follow from `run` and `settings`.
         times_start: the start itself is timed, so bytecode stays where the user keeps it.
-        samples: sample the machine once torch is imported or a step made; with `times_start` or `memory`, from launch.
+        samples: sample the machine once torch is imported or a step made; with `times_start` or `memory`,
+            from launch.
         run_to_end: overrides `RunSpec.run_to_end` unless None.
 
     Raises UsageError, CannotRunHere: as for `launch.process.environment.build`.
@@ -111,7 +114,12 @@ def launch_plan(
         env=env,
         settings=list(settings),
         plan=msgspec.structs.replace(
-            plan, settings=planned, step_function=run.step_function, phase=run.phase, seed=run.seed, pretend=run.pretend
+            plan,
+            settings=planned,
+            step_function=run.step_function,
+            phase=run.phase,
+            seed=run.seed,
+            pretend=run.pretend,
         ),
         sandbox=run.sandbox,
         nice=run.nice,
@@ -119,13 +127,18 @@ def launch_plan(
         revision=revision.pinned(settings, facts),
         run_to_end=run.run_to_end if run_to_end is None else run_to_end,
         memory=memory,
-        samples="launch" if samples and (plan.startup or times_start or memory) else "torch" if samples else None,
+        samples="launch"
+        if samples and (plan.startup or times_start or memory)
+        else "torch"
+        if samples
+        else None,
         ready_pattern=run.ready_pattern if plan.startup else None,
     )
 
 
 def _bytecode_folder() -> Path:
-    """Return the folder for bytecode of modules without bytecode, so that all measured runs compile each module once.
+    """Return the folder for bytecode of modules without bytecode, so that all measured runs compile each
+    module once.
 
     A start of a GPT trainer on an H100 took 14.8 s without any bytecode, and 6.3 s with it.
     """

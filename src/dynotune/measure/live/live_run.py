@@ -28,7 +28,8 @@ POLL_S = 0.1
 """Each check takes a millisecond; a run outlives its last task by this time at most."""
 GRACE_S = 3.0
 STALL_S = 120.0
-"""A program that ends no step for this long while a task waits hangs. Writing a large trace takes a minute."""
+"""A program that ends no step for this long while a task waits hangs. Writing a large trace takes a
+minute."""
 LOST_RANK_S = 5.0
 """Time from the end of one rank within which all other ranks end in a normal exit."""
 REPEAT_AFTER_S = 2.0
@@ -131,7 +132,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
-        """Tell whether the program has begun to compile; before the first step, the program then only compiles."""
+        """Tell whether the program has begun to compile; before the first step, the program then only
+        compiles."""
         return any(record.last(CompilationBegun) for record in self._all_records.update())
 
     def sample(self) -> None:
@@ -140,7 +142,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             self._samples = True
 
     def until(self, enough: Enough) -> bool:
-        """Wait until `enough(records)`; return False if the command ended or reached its time limit before."""
+        """Wait until `enough(records)`; return False if the command ended or reached its time limit
+        before."""
         while not self.is_over:
             self._exit = self._launched.wait(POLL_S)
             if self._exit is not None:
@@ -159,7 +162,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return False
 
     def until_line(self, pattern: str) -> None:
-        """Wait for a line of output, the time limit or the end of the command; then end all of its processes."""
+        """Wait for a line of output, the time limit or the end of the command; then end all of its
+        processes."""
         self.sample()
         line = ready_line.ReadyOn(ready_line.pattern(pattern), self.folder)
         deadline_s = time.monotonic() + self.limit_s
@@ -174,7 +178,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self._over("command" if ended is not None else "timeout" if line.ready_s is None else "window")
 
     def do(self, task: Task, *, limit_s: float | None = None) -> Answer:
-        """Have all ranks carry out `task` within `limit_s` seconds. Earlier measurements stay, whatever the result."""
+        """Have all ranks carry out `task` within `limit_s` seconds. Earlier measurements stay, whatever the
+        result."""
         order = self.order(task, limit_s=limit_s)
         self.until(order)
         return self.answer(order)
@@ -189,7 +194,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return Order(self._page, self._page.order(task), limit_s)
 
     def answer(self, order: "Order") -> Answer:
-        """Return the ranks' answer to an order that is over. Earlier measurements stay, whatever the answer."""
+        """Return the ranks' answer to an order that is over. Earlier measurements stay, whatever the
+        answer."""
         answer = self.answer_to(order.number, order.reason)
         if answer.at_exit:
             # The command is ending; the way it ended is part of the answer.
@@ -226,7 +232,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             if self.launch.run_to_end:
                 self.until(lambda records: False)
             else:
-                # Sample while the tree lives; later its use since the last sample would count as other processes'.
+                # Sample while the tree lives; later its use since the last sample would count as other
+                # processes'.
                 if self._samples:
                     self._sampler.sample()
                 self._exit = self._launched.end(GRACE_S)
@@ -304,7 +311,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
 
 class Order:
-    """A task that ranks were ordered to carry out, as a test for `until`: all have reported, or will not report.
+    """A task that ranks were ordered to carry out, as a test for `until`: all have reported, or will not
+    report.
 
     `is_over`: whether the test has passed. `reason`: why ranks will not report.
     """
@@ -403,7 +411,8 @@ def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> pr
 
 
 def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
-    """Return the largest sampled memory of the process tree; the peak between samples may have been higher."""
+    """Return the largest sampled memory of the process tree; the peak between samples may have been
+    higher."""
     found = [sample.tree_bytes for sample in samples if sample.tree_bytes is not None]
     known = [num_bytes for num_bytes in found if not isinstance(num_bytes, Unknown)]
     if known:
@@ -413,7 +422,11 @@ def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
     """Return the disturbances from outside during the measurement; None if no interval was measured."""
-    spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
+    spans = [
+        (process.window.begin_s, process.window.end_s)
+        for process in run.processes
+        if process.window is not None
+    ]
     # The steps of a trace take less time than the sampling interval, so the interval before them counts too.
     spans += [
         (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
@@ -425,10 +438,16 @@ def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
         firsts = (
             [run.ready_s]
             if run.ready_s is not None
-            else [process.time_to_first_step_s for process in run.processes if process.time_to_first_step_s is not None]
+            else [
+                process.time_to_first_step_s
+                for process in run.processes
+                if process.time_to_first_step_s is not None
+            ]
         )
         begin_s = max(run.launched_s, sampler.samples[0].time_s)
-        spans = [(begin_s, run.launched_s + first_s) for first_s in firsts if run.launched_s + first_s > begin_s]
+        spans = [
+            (begin_s, run.launched_s + first_s) for first_s in firsts if run.launched_s + first_s > begin_s
+        ]
     if not spans:
         return None
     judged = probe.judge(sampler.samples, min(begin for begin, _ in spans), max(end for _, end in spans))

@@ -96,20 +96,24 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:
         raise CannotRunHere(
-            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs on two machines cannot be compared.",
+            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs on two machines cannot be "
+            "compared.",
             hint="Start it anew here.",
         )
 
 
 def shared_facts(run: RunSpec) -> Facts:
-    """Return `facts_of`, with a digest of dynotune's version and of the Python files of the command and its folder.
+    """Return `facts_of`, with a digest of dynotune's version and of the Python files of the command and its
+    folder.
 
     Virtual environments are left out.
     """
     found = hashlib.sha256(__version__.encode())
     files = {word: run.cwd / word for word in run.command if word.endswith(".py")}
     for place, folders, names in os.walk(run.cwd):
-        folders[:] = sorted(name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists())
+        folders[:] = sorted(
+            name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()
+        )
         python = (Path(place, name) for name in sorted(names) if name.endswith(".py"))
         files |= {str(path.relative_to(run.cwd)): path for path in python}
     for name, path in files.items():

@@ -32,7 +32,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a run.
 
     Args:
-        records: records of the processes that ran steps, one per rank. `all_records`: records of all processes.
+        records: records of the processes that ran steps, one per rank. `all_records`: records of all
+            processes.
         warmup_steps: requested warm-up; None without a planned window.
         outside: the sampler's judgement of the window; None without samples.
         ready_at_exit: whether the awaited line came only when the command ended.
@@ -63,7 +64,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without_steps(self) -> Outcome:
-        """Return the outcome without steps, which would fill memory if outcomes of fast programs were kept."""
+        """Return the outcome without steps, which would fill memory if outcomes of fast programs were
+        kept."""
         return msgspec.structs.replace(self, records=[], all_records=[])
 
     @property
@@ -97,7 +99,8 @@ def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> li
 
 
 def stepping(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the processes whose steps count: all ranks, or the process that ran the most steps."""
+    """Return the records of the processes whose steps count: all ranks, or the process that ran the most
+    steps."""
     with_steps = [record for record in records if record.steps]
     ranks = [record for record in with_steps if record.rank is not None]
     if len(ranks) > 1:
@@ -113,7 +116,8 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
     run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
     if not has_room(outcome.folder):
         raise CannotRunHere(
-            f"There is no room left in {outcome.folder}: what the command printed and recorded there is cut off.",
+            f"There is no room left in {outcome.folder}: what the command printed and recorded there is "
+            "cut off.",
             hint="Free some space there, or name another folder with --run-dir.",
         )
     if run.ended_by == "command" and run.exit_code:
@@ -121,7 +125,8 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
         if run.sandbox == "overlay" and (line := next(filter(_OF_THE_VIEW.search, lines), "")):
             raise CannotRunHere(
                 f"{failed} It ran in a copy-on-write view of its folder, which may be why: {line}",
-                hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges, the view "
+                hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges, "
+                "the view "
                 "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
@@ -132,7 +137,8 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
         )
     if run.ended_by == "timeout" and outcome.num_steps:
         raise CannotRunHere(
-            f"{launch.label.capitalize()} took longer than {limit_s:.0f} s; it had made {outcome.num_steps} steps.",
+            f"{launch.label.capitalize()} took longer than {limit_s:.0f} s; it had made "
+            f"{outcome.num_steps} steps.",
             hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
         )
     if outcome.num_steps == 0:
@@ -140,7 +146,8 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
 
 
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
-    """Report that device memory ran out, and the use of the memory; "" if the run failed for another cause."""
+    """Report that device memory ran out, and the use of the memory; "" if the run failed for another
+    cause."""
     if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
         return said
     steps = outcome.records[0].steps if outcome.records else []
@@ -150,23 +157,39 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
 def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
     """Explain why there was no step, as far as the records show."""
     run, records = outcome.run, outcome.all_records
-    after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
-    num_events = max((event.num_events for record in records for event in record.all(ProcessExited)), default=0)
+    after = (
+        f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
+    )
+    num_events = max(
+        (event.num_events for record in records for event in record.all(ProcessExited)), default=0
+    )
     hint = "Is it the right command?"
     if not records:
         why = f"No Python of this command began a record {after}."
-        hint = "It is not Python, clears its environment, or starts Python with -I, -E or -S: our agent is off then."
+        hint = (
+            "It is not Python, clears its environment, or starts Python with -I, -E or -S: our agent is "
+            "off then."
+        )
     elif not any(record.last(TorchImported) for record in records):
         why = f"The command did not import torch {after}."
     elif named := launch.plan.step_function:
         why = f"The command made no step {after}: no call of {named} (--step-function) returned."
-        hint = "Name module:function as the program imports it (__main__ for its script), or call dynotune.step()."
+        hint = (
+            "Name module:function as the program imports it (__main__ for its script), or call "
+            "dynotune.step()."
+        )
     else:
         found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
         why = f"The command made no step that dynotune can see {after}; seen: {found}."
-        hint = f"Name the function whose return ends a step with {STEP_FUNCTION}, or call dynotune.step() there."
+        hint = (
+            f"Name the function whose return ends a step with {STEP_FUNCTION}, or call dynotune.step() there."
+        )
     why += f" It printed last: {lines[-1]}" if lines else ""
-    hint += " Its standard input has to be a file (< FILE): a pipe is not handed on." if input_is_pipe() else ""
-    hint += " If it was still starting, give it more time with --timeout." if run.ended_by == "timeout" else ""
+    hint += (
+        " Its standard input has to be a file (< FILE): a pipe is not handed on." if input_is_pipe() else ""
+    )
+    hint += (
+        " If it was still starting, give it more time with --timeout." if run.ended_by == "timeout" else ""
+    )
     hint += " If it starts the work in the background and ends, give the command that does the work."
     return CannotRunHere(why, hint=hint)

@@ -1,4 +1,5 @@
-"""Decide at which step of a live run a task begins: after steps are steady, and at the same step in all ranks."""
+"""Decide at which step of a live run a task begins: after steps are steady, and at the same step in all
+ranks."""
 
 import math
 import statistics
@@ -11,22 +12,26 @@ from dynotune.measure.live.window_plan import ROOM_STEPS, epoch_steps, num_steps
 from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.task import RecordTrace
 
-# As steady as a pilot, but for a shorter time: these steps are not measured, they only must not belong to the start.
+# As steady as a pilot, but for a shorter time: these steps are not measured, they only must not belong to the
+# start.
 STEADY_STEPS = 10
 STEADY_S = 0.5
 RECENT_STEPS = 64
-# With slow steps, steadiness takes minutes to show. Then this many steps without compiling or allocating are enough.
+# With slow steps, steadiness takes minutes to show. Then this many steps without compiling or allocating are
+# enough.
 SLOW_S = 20.0
 SLOW_STEPS = 5
 
-# Enough steps to show their variation, in a file that opens at once: about this long, unless stacks make ten times the
-# events.
+# Enough steps to show their variation, in a file that opens at once: about this long, unless stacks make ten
+# times the events.
 MOST_STEPS, FEWEST_STEPS = 10, 3
 RECORDED_S = 6.0
-# Ranks are compared step by step. Nine steps have eight intervals between exchanges, of which one may be unusual.
+# Ranks are compared step by step. Nine steps have eight intervals between exchanges, of which one may be
+# unusual.
 RANKS_STEPS = 9
 RECORDED_WITH_STACKS_S = 1.5
-# Processes check for tasks every 0.02 s, and their records are read up to 0.1 s late. All must learn of it in time.
+# Processes check for tasks every 0.02 s, and their records are read up to 0.1 s late. All must learn of it in
+# time.
 TELL_S, TELL_RANKS_S = 0.15, 0.5
 
 
@@ -46,7 +51,8 @@ def is_steady(record: Record, warmup_steps: int | None, restless_s: float = REST
 
 
 def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
-    """Place the recording a few steps ahead, at the same step in all ranks, within an epoch of known length."""
+    """Place the recording a few steps ahead, at the same step in all ranks, within an epoch of known
+    length."""
     step_s = recent_step_s(records[0])
     num_steps = _num_steps(request, step_s, FEWEST_STEPS if len(records) == 1 else RANKS_STEPS)
     # The first recorded step follows the step in which the profiler gets ready.
@@ -62,7 +68,8 @@ def earliest(records: Sequence[Record]) -> int:
 
 
 def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
-    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if epochs have known length."""
+    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if epochs have known
+    length."""
     length = epoch_steps([record])
     if length is None or num_steps + 1 >= length:
         return step
@@ -100,15 +107,20 @@ def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
 
 
 def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS) -> int:
-    """Return how many steps fit, and at least `wanted` if recording takes no longer than usual without stacks."""
+    """Return how many steps fit, and at least `wanted` if recording takes no longer than usual without
+    stacks."""
     fits = int((RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S) / step_s)
-    return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s))))
+    return request.num_steps or min(
+        MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s)))
+    )
 
 
 def recent_step_s(record: Record) -> float:
-    """Return the time (s) of a recent step, never zero: the median of its work, and the mean of its wait for a batch.
+    """Return the time (s) of a recent step, never zero: the median of its work, and the mean of its wait for
+    a batch.
 
-    Batches come in bursts, one of each worker, so most steps wait for none. The begin of an epoch is left out.
+    Batches come in bursts, one of each worker, so most steps wait for none. The begin of an epoch is left
+    out.
     """
     usual = _recent(record)
     return max(statistics.median(a - b for a, b in usual) + statistics.fmean(b for _, b in usual), 1e-6)

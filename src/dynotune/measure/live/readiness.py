@@ -72,15 +72,18 @@ class UntilStep:
             self._say(
                 "The program compiles (torch.compile), which may take minutes before its first step."
                 if self._compiles()
-                else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
-                "by now, its batches, calls of modules and updates show no cycle: stop it, and name or check the "
+                else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is "
+                "at its work "
+                "by now, its batches, calls of modules and updates show no cycle: stop it, and name or "
+                "check the "
                 f"function whose return ends a step: {STEP_FUNCTION}."
             )
         return self._enough(records)
 
 
 class FirstStep:
-    """Test whether a run has ended its first step, which is the cycle found by the pilot of the same settings.
+    """Test whether a run has ended its first step, which is the cycle found by the pilot of the same
+    settings.
 
     Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues
     until the pilot's step is found, or as many steps as in the pilot have run.

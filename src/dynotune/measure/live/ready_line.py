@@ -30,7 +30,9 @@ def pattern(text: str) -> re.Pattern[str]:
             hint="For example --ready-pattern 'Server started'.",
         ) from error
     if wanted.search(""):
-        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Write more of the line to wait for.")
+        raise UsageError(
+            f"--ready-pattern {text!r} matches an empty line.", hint="Write more of the line to wait for."
+        )
     return wanted
 
 
@@ -47,7 +49,8 @@ class ReadyOn:
         self.ready_s: float | None = None
 
     def __call__(self, *, ended: bool = False) -> bool:
-        """Tell whether the program is ready. `ended`: the output has ended, so a last line without line end counts."""
+        """Tell whether the program is ready. `ended`: the output has ended, so a last line without line end
+        counts."""
         for path in self._files:
             if self.ready_s is None and self._has_match(path, ended):
                 self.ready_s = time.perf_counter()

@@ -40,8 +40,10 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         folder: run folder.
         traces: trace files in the folder, one per rank, in order of ranks.
         notes: cautions for reading the traces, without `overstated`.
-        overstated: notes that recording slowed the host, so its share is overstated until a reader corrects it.
-        slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if unknown.
+        overstated: notes that recording slowed the host, so its share is overstated until a reader corrects
+            it.
+        slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if
+            unknown.
         uses_device: whether the program made tensors on a device while it was recorded.
     """
 
@@ -62,12 +64,14 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
     """Run the command, in a copy-on-write view of its folder if possible, and record a few steps.
 
-    A command that ends before its steps are known to be steady is run again, since the number of steps is then known.
+    A command that ends before its steps are known to be steady is run again, since the number of steps is
+    then known.
 
     Raises:
         UsageError: a setting or number does not exist or does not fit the others.
         CommandFailed: the command ended with an error.
-        CannotRunHere: the command ran no step or too few, uses the profiler itself, or took longer than its limit.
+        CannotRunHere: the command ran no step or too few, uses the profiler itself, or took longer than its
+            limit.
     """
     facts = checked_facts(request.run, request.num_steps, watcher)
     with (
@@ -143,7 +147,8 @@ class Recorder:
         hint = f"The run is in {outcome.folder}."
         if code is Reason.PROGRAM_PROFILES:
             hint = (
-                "Only one can record at a time. Switch the program's own off, or give the trace that it writes to "
+                "Only one can record at a time. Switch the program's own off, or give the trace that it "
+                "writes to "
                 "dynotune trace FILE."
             )
         elif code is Reason.OTHER_PROFILER:
@@ -161,7 +166,12 @@ class Recorder:
             found += _notes_on(process, trace)
         told = {process.pid for process, _ in traces}
         for process in outcome.run.processes:
-            if process.rank is not None and process.world_size > 1 and process.num_steps and process.pid not in told:
+            if (
+                process.rank is not None
+                and process.world_size > 1
+                and process.num_steps
+                and process.pid not in told
+            ):
                 reason = self._answer.reason or "the run was over before"
                 found.append(f"Rank {process.rank}: No trace was recorded: {reason}.")
         if len({(trace.first_step, trace.num_steps) for _, trace in traces}) > 1:
@@ -174,9 +184,13 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
     who = _who(process)
     found = [f"{who}{note}." for note in trace.notes]
     if trace.cupti_stays:
-        found.append(f"{who}CUDA calls take longer since then, because CUPTI stays attached: {trace.cupti_stays}.")
+        found.append(
+            f"{who}CUDA calls take longer since then, because CUPTI stays attached: {trace.cupti_stays}."
+        )
     if trace.stopped_by in ("time", "memory"):
-        limit = "more would have taken too long" if trace.stopped_by == "time" else "they filled too much memory"
+        limit = (
+            "more would have taken too long" if trace.stopped_by == "time" else "they filled too much memory"
+        )
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")
     if (_slowed(trace) or 1) < 1 - NOTABLE_DIFFERENCE:
         found.append(f"{_compared(who, trace)}, so they are not alike.")
@@ -184,10 +198,13 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
 
 
 def _overstated(process: Process, trace: RecordedTrace) -> list[str]:
-    """Say that recording slowed the host, so its share is overstated, if the recorded steps are much longer."""
+    """Say that recording slowed the host, so its share is overstated, if the recorded steps are much
+    longer."""
     if (_slowed(trace) or 1) <= 1 + NOTABLE_DIFFERENCE:
         return []
-    return [f"{_compared(_who(process), trace)}, because recording slows the host, so its share is overstated."]
+    return [
+        f"{_compared(_who(process), trace)}, because recording slows the host, so its share is overstated."
+    ]
 
 
 def _compared(who: str, trace: RecordedTrace) -> str:
@@ -218,7 +235,9 @@ def _epoch_note(record: Record, trace: RecordedTrace) -> list[str]:
     begin_s, usual_s = statistics.median(step_s[index] for index in begins), statistics.median(step_s)
     if begin_s < NOTABLE_EPOCH_BEGIN * usual_s:
         return []
-    return [f"A step that begins an epoch took {_ms(begin_s)}, others {_ms(usual_s)}; none such was recorded."]
+    return [
+        f"A step that begins an epoch took {_ms(begin_s)}, others {_ms(usual_s)}; none such was recorded."
+    ]
 
 
 def _ms(duration_s: float) -> str:

@@ -19,7 +19,8 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: seconds for the whole comparison; None for no limit.
         precision: after a difference is shown, continue until its interval is as narrow as this share of the
             difference; None for `PRECISION` where blocks or a budget limit the time.
-        in_process: compare within one live run: `auto` if the settings can be switched there, `only`, or not at all.
+        in_process: compare within one live run: `auto` if the settings can be switched there, `only`, or not
+            at all.
     """
 
     run: RunSpec
@@ -54,9 +55,11 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A trace to record.
 
     Args:
-        run: run whose `warmup_steps` are the fewest steps before the trace; None waits until steps are steady.
+        run: run whose `warmup_steps` are the fewest steps before the trace; None waits until steps are
+            steady.
         num_steps: number of steps to record; None for up to 10, fewer if they are slow.
-        stacks, shapes, memory: record Python's frames, shapes of inputs, and allocations; each slows steps down.
+        stacks, shapes, memory: record Python's frames, shapes of inputs, and allocations; each slows steps
+            down.
         most_s: seconds after which no further step is recorded, whatever `num_steps` is.
     """
 

@@ -28,7 +28,11 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
     def waits(pid: int | None) -> None:
         who, what = f"another dynotune (process {pid})" if pid else "another dynotune", ""
         with contextlib.suppress(psutil.Error):
-            what = f": {words.plain(words.command(psutil.Process(pid).cmdline()[1:]), longest=120)}" if pid else ""
+            what = (
+                f": {words.plain(words.command(psutil.Process(pid).cmdline()[1:]), longest=120)}"
+                if pid
+                else ""
+            )
         watcher.say(f"Waiting: {who} is measuring on the same cores or GPU{what}. --no-lock does not wait.")
         watcher.running("waiting for the other dynotune")
 
@@ -50,11 +54,13 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
 
 
 def _sweep(watcher: Watcher) -> None:
-    """End and remove the remains of an earlier killed run, so that remains neither disturb nor fill the disk."""
+    """End and remove the remains of an earlier killed run, so that remains neither disturb nor fill the
+    disk."""
     left = sweep()
     if left.num_processes or left.num_bytes:
         watcher.say(
-            f"Cleaned up after an earlier run that was killed: processes ended: {left.num_processes}; temporary files "
+            f"Cleaned up after an earlier run that was killed: processes ended: {left.num_processes}; "
+            "temporary files "
             f"removed: {words.num_bytes(left.num_bytes)}."
         )
 
@@ -64,7 +70,11 @@ def _busy() -> str:
     found = probe.neighbours(cpus)
     if found is None or found.num_cores < BUSY * len(cpus):
         return ""
-    which = f": {found.name} (process {found.pid}) {found.most_cores:.1f} of them" if found.most_cores > 0.1 else ""
+    which = (
+        f": {found.name} (process {found.pid}) {found.most_cores:.1f} of them"
+        if found.most_cores > 0.1
+        else ""
+    )
     return (
         f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Results will be less "
         "exact and take longer than on a quiet machine."

@@ -1,7 +1,7 @@
 """What a live run says of candidates that were switched on and off in it, in blocks of stretches.
 
-A candidate needs no start there, and differences between processes affect candidate and baseline alike. `turns` has the
-candidates take turns.
+A candidate needs no start there, and differences between processes affect candidate and baseline alike.
+`turns` has the candidates take turns.
 """
 
 import math
@@ -37,7 +37,8 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
         results: for each candidate, results of calls without and with the candidate.
-        shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is known.
+        shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is
+            known.
         cupti_stays: why CUPTI is still attached after a recording in this run; empty if it is not.
         reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
         ran_out: whether the run ended, without an error, before all candidates had all their blocks.
@@ -69,9 +70,11 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
-    """Return the estimate from a candidate's blocks; each block gives the log of baseline time over candidate time.
+    """Return the estimate from a candidate's blocks; each block gives the log of baseline time over candidate
+    time.
 
-    The time is per sample if every stretch has its samples, else per step. The interval is Student's t over the blocks.
+    The time is per sample if every stretch has its samples, else per step. The interval is Student's t over
+    the blocks.
 
     Raises statistics.StatisticsError: there are fewer than two blocks.
     """
@@ -135,7 +138,9 @@ def concluded(
             blocks[key] = whole
         elif crashed is None:
             # If another candidate ended the program, one more run serves those that it left without blocks.
-            found.given_up[key] = f"only {len(whole)} of its blocks count: {reason or 'the others were not whole'}"
+            found.given_up[key] = (
+                f"only {len(whole)} of its blocks count: {reason or 'the others were not whole'}"
+            )
     return msgspec.structs.replace(
         found,
         blocks=blocks,
@@ -150,10 +155,13 @@ def concluded(
     )
 
 
-def said(record: Record | None, keys: Sequence[str], before: Mapping[type[Event], int], since_s: float) -> SwitchedArms:
+def said(
+    record: Record | None, keys: Sequence[str], before: Mapping[type[Event], int], since_s: float
+) -> SwitchedArms:
     """Return the agent's reports so far on a task's candidates.
 
-    `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block after it.
+    `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block
+        after it.
     """
 
     def new(kind: type[E]) -> Iterator[tuple[str, E]]:

@@ -30,8 +30,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
     """Live runs of one command in sequence, usually a single run. Leaving the `with` block ends the last run.
 
     Args:
-        run: how to run the command. `run.warmup_steps` are the fewest before the first task; None waits for steady
-            steps.
+        run: how to run the command. `run.warmup_steps` are the fewest before the first task; None waits for
+            steady steps.
         label: description of the run, such as `the observed run`.
         limit_s: time limit (s) of each live run.
         observe: whether to record the state of the process.
@@ -74,7 +74,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         return self.live is not None and self.live.until(lambda records: True)
 
     def makes_steps(self) -> bool:
-        """Tell whether a step ends within the time of several steps; while compiling, no step may end for minutes."""
+        """Tell whether a step ends within the time of several steps; while compiling, no step may end for
+        minutes."""
         assert self.live is not None
         records = self.live.records()
         if not records or not records[0].steps:
@@ -129,7 +130,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         """Have all ranks carry out one task.
 
         Args:
-            place, within: functions that make the task, for steady steps and for a command that is known to be short.
+            place, within: functions that make the task, for steady steps and for a command that is known to
+                be short.
             what: the verb for the task's effect on steps, such as `timed`.
             limit_s: as for `order`.
 
@@ -147,7 +149,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         records, self.whole_s = live.records(), live.outcome().run.wall_s
         task = within(records[0])
         self._watcher.say(
-            f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "
+            f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run "
+            "once more, now "
             "that their number is known."
         )
         self._watcher.running("the command once more")
@@ -160,7 +163,9 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         assert self.live is not None
         live = self.live
         live.sample()
-        live.until(UntilStep(lambda records: has_answered(records, PLANNED), self._watcher.say, live.compiles))
+        live.until(
+            UntilStep(lambda records: has_answered(records, PLANNED), self._watcher.say, live.compiles)
+        )
         return live.answer_to(PLANNED)
 
     def outcome(self) -> Outcome:

@@ -1,7 +1,8 @@
 """Variables with which experiment trackers keep what a run logs in files, and send nothing.
 
-A comparison runs the command many times. Without these variables, each run would appear as an experiment among the
-user's own. An argument in the program, such as `wandb.init(mode="online")`, overrides its tracker's variable.
+A comparison runs the command many times. Without these variables, each run would appear as an experiment
+among the user's own. An argument in the program, such as `wandb.init(mode="online")`, overrides its tracker's
+variable.
 """
 
 OFFLINE = {

@@ -78,10 +78,11 @@ EACH_ARM_IN_TURN = TurnsPlan()
 
 
 class Live(AbstractContextManager["Live"]):
-    """A live run of the command as it is, in which arms take turns with it. Leaving the `with` block ends the run.
+    """A live run of the command as it is, in which arms take turns with it. Leaving the `with` block ends the
+    run.
 
-    The command starts with the first turns, and again with later ones if it has ended by then. The machine has to be
-    reserved by the caller.
+    The command starts with the first turns, and again with later ones if it has ended by then. The machine
+    has to be reserved by the caller.
 
     Args:
         run: the command, with the baseline's settings.
@@ -125,9 +126,11 @@ class Live(AbstractContextManager["Live"]):
         return self._runner.outcome() if self._runner is not None and self._runner.goes_on else None
 
     def turns(self, arms: Sequence[Arm], left_s: float, plan: TurnsPlan = EACH_ARM_IN_TURN) -> "Turns":
-        """Return the arms' turns with the baseline, in at most `left_s` seconds; nothing runs before the first block.
+        """Return the arms' turns with the baseline, in at most `left_s` seconds; nothing runs before the
+        first block.
 
-        The iteration raises CannotRunHere: no folder can be made, or the command cannot start, whatever the candidate.
+        The iteration raises CannotRunHere: no folder can be made, or the command cannot start, whatever the
+        candidate.
         """
         return Turns(self, arms, left_s, plan)
 
@@ -159,9 +162,11 @@ class Live(AbstractContextManager["Live"]):
 
 
 class Turns:
-    """Iterates over the blocks so far, by arm's key, each time that a block was made. Stop iterating to end the turns.
+    """Iterates over the blocks so far, by arm's key, each time that a block was made. Stop iterating to end
+    the turns.
 
-    Blocks of an earlier item may be left out of a later one: if the command is started again, orders have to balance.
+    Blocks of an earlier item may be left out of a later one: if the command is started again, orders have to
+    balance.
     """
 
     def __init__(self, live: Live, arms: Sequence[Arm], left_s: float, plan: TurnsPlan) -> None:
@@ -185,7 +190,9 @@ class Turns:
             self._live.watcher.running(f"{len(self._waiting)} arms in turns, within one run")
             runner = self._live.ready(rest_s)
             self._time_plainly(runner, rest_s)
-            self._round = _Round(runner, [arm.key for arm in self._waiting], self._task, rest_s, self._is_late)
+            self._round = _Round(
+                runner, [arm.key for arm in self._waiting], self._task, rest_s, self._is_late
+            )
             for made in self._round:
                 yield self._with_earlier(made)
             before, waiting = self._found, self._waiting
@@ -231,11 +238,14 @@ class Turns:
         both["cupti_stays"] = before.cupti_stays or after.cupti_stays
         both["blocks"] = before.blocks | self._with_earlier(after.blocks)
         self._found = found = msgspec.structs.replace(after, **both)
-        self._waiting = [arm for arm in self._waiting if arm.key not in found.blocks and arm.key not in found.given_up]
+        self._waiting = [
+            arm for arm in self._waiting if arm.key not in found.blocks and arm.key not in found.given_up
+        ]
         return after
 
     def _goes_through_again(self, after: SwitchedArms, starts: bool) -> bool:
-        """Tell whether the command, which ended before enough blocks were made, goes through its steps again."""
+        """Tell whether the command, which ended before enough blocks were made, goes through its steps
+        again."""
         made = max(map(len, after.blocks.values()), default=0)
         has_time = self._rest_s >= LEAST_S
         again = self._plan.again and after.ran_out and has_time and (not starts or made > 1)
@@ -244,7 +254,8 @@ class Turns:
         return again
 
     def _task(self, runner: TaskRunner, records: Sequence[Record]) -> SwitchArms:
-        # Recent steps may have been made with an earlier candidate, which stays on until the next task begins.
+        # Recent steps may have been made with an earlier candidate, which stays on until the next task
+        # begins.
         live, plan, step_s = self._live, self._plan, runner.step_s or recent_step_s(records[0])
         return SwitchArms(
             at_step=earliest(records),
@@ -265,14 +276,19 @@ class Turns:
         return environment.build(arm.settings, {}, run_dir=run_dir, facts=facts)[1]
 
     def _time_plainly(self, runner: TaskRunner, limit_s: float) -> None:
-        """Time a window of the command as it is, unless the live run has one; without one, no baseline is checked."""
-        if runner.live is not None and any(record.last(Window) is not None for record in runner.live.records()):
+        """Time a window of the command as it is, unless the live run has one; without one, no baseline is
+        checked."""
+        if runner.live is not None and any(
+            record.last(Window) is not None for record in runner.live.records()
+        ):
             return
 
         def plain(records: Sequence[Record]) -> TimeWindow:
             step_s = runner.step_s or recent_step_s(records[0])
             num_steps = PLAIN_STRETCHES * stretch_steps(records, self._plan.stretch_s, step_s, self._waiting)
-            return TimeWindow(at_step=past_epoch_begin(records[0], earliest(records), num_steps), num_steps=num_steps)
+            return TimeWindow(
+                at_step=past_epoch_begin(records[0], earliest(records), num_steps), num_steps=num_steps
+            )
 
         def within(record: Record) -> TimeWindow:
             raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
@@ -282,7 +298,8 @@ class Turns:
 
 
 class _Round:
-    """One task in one live run. Iterates over the task's blocks so far, by arm's key, each time that one was made.
+    """One task in one live run. Iterates over the task's blocks so far, by arm's key, each time that one was
+    made.
 
     Args:
         runner: runner of a live run with the baseline's settings.
@@ -369,11 +386,14 @@ class _Round:
 
 
 def stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, arms: Sequence[Arm]) -> int:
-    """Return the number of steps of a stretch that is long enough to time, with whole epochs if epochs are short.
+    """Return the number of steps of a stretch that is long enough to time, with whole epochs if epochs are
+    short.
 
     All ranks take equally many steps, so there a stretch has a batch of each worker of any candidate.
     """
-    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), _most_workers(arms) if len(records) > 1 else 0)
+    num_steps = max(
+        FEWEST_STEPS, math.ceil(stretch_s / step_s), _most_workers(arms) if len(records) > 1 else 0
+    )
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch

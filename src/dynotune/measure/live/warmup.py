@@ -8,7 +8,8 @@ from dynotune.schema.errors import StatisticsError
 
 BATCH_STEPS = 5
 MIN_BATCHES = 6
-# Limit in standard deviations of a batch, estimated by the median distance of neighbours, robust to few stalls.
+# Limit in standard deviations of a batch, estimated by the median distance of neighbours, robust to few
+# stalls.
 ALIKE = 2.5
 TOGETHER = 2.0
 SD_OF_DIFFERENCE = 1.4826 / math.sqrt(2)
@@ -17,9 +18,9 @@ SD_OF_DIFFERENCE = 1.4826 / math.sqrt(2)
 def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int | None:
     """Return the index of the first steady step by MSER-5, or None while that is unknown.
 
-    The result is None with less than 30 steps after the last event, and if the best cut lies in the second half of
-    these steps, because the run is still settling. If steps are alike from early on, the criterion is flat and cuts
-    anywhere; so steps before the cut that resemble the steps after the cut count as steady too.
+    The result is None with less than 30 steps after the last event, and if the best cut lies in the second
+    half of these steps, because the run is still settling. If steps are alike from early on, the criterion is
+    flat and cuts anywhere; so steps before the cut that resemble the steps after the cut count as steady too.
 
     Args:
         step_s: time of each step since the start of the process, in seconds.
@@ -43,10 +44,12 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 
 
 def _first_alike(means: Sequence[float], cut: int) -> int:
-    """Return the first batch of steps from which on all batches before the cut resemble the batches after the cut.
+    """Return the first batch of steps from which on all batches before the cut resemble the batches after the
+    cut.
 
-    Neighbours in the second half, after the start has faded, show how much batches differ beside a steady growth. If
-    batches two apart are far more alike, their differences count, because an effect in every other batch is not noise.
+    Neighbours in the second half, after the start has faded, show how much batches differ beside a steady
+    growth. If batches two apart are far more alike, their differences count, because an effect in every other
+    batch is not noise.
     """
     tail, late = means[cut:], means[min(cut, len(means) // 2) :]
     middle = statistics.median(tail)
@@ -75,7 +78,8 @@ def batch_means(step_s: Sequence[float]) -> list[float]:
 
 
 def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
-    """Return MSER's criterion from each index on: the values' sum of squares over the squared number of values."""
+    """Return MSER's criterion from each index on: the values' sum of squares over the squared number of
+    values."""
     # Sum from the end, relative to the last value, so that large early values do not blur later sums.
     errors, total, squares = [], 0.0, 0.0
     for num, value in enumerate(reversed(values), 1):

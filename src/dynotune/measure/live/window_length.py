@@ -1,4 +1,5 @@
-"""Compute how long a window should be, from the noise within runs and between runs, and from the cost of a start."""
+"""Compute how long a window should be, from the noise within runs and between runs, and from the cost of a
+start."""
 
 import math
 from collections.abc import Sequence
@@ -44,8 +45,8 @@ def window_length(
             duration.
         UsageError: the budget allows no window at all.
 
-    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance of batch
-    means within runs, because neighbouring steps are correlated.
+    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance
+    of batch means within runs, because neighbouring steps are correlated.
     """
     if not arms:
         raise StatisticsError("The window's length needs a pilot run of baseline and candidate.")
@@ -60,7 +61,8 @@ def window_length(
     if affordable < MIN_WINDOW_STEPS:
         needed_s = num_runs * (start_s + MIN_WINDOW_STEPS * step_s)
         raise UsageError(
-            f"A budget of {budget_s:.0f} s leaves no time for a window: each of {num_runs} runs takes {start_s:.1f} s"
+            f"A budget of {budget_s:.0f} s leaves no time for a window: each of {num_runs} runs takes "
+            f"{start_s:.1f} s"
             f" to become steady and {MIN_WINDOW_STEPS * step_s:.1f} s for {MIN_WINDOW_STEPS} steps.",
             hint=f"Give at least --budget {math.ceil(needed_s)}s, or ask for fewer --pairs.",
         )

@@ -95,11 +95,15 @@ def plan_window(
         return _first_step_only(pilots[:num_telling])
     records = [pilot.records[0] for pilot in pilots]
     found = [steady_steps(record) for record in records]
-    ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
+    ended = [
+        len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"
+    ]
     most = min(ended, default=None)
     warmup = _warmup(run, records, found, most, num_ahead)
     if most is not None:
-        _refuse_too_few(run, most, warmup, is_cut_off=any(record.last(ProcessExited) is None for record in records))
+        _refuse_too_few(
+            run, most, warmup, is_cut_off=any(record.last(ProcessExited) is None for record in records)
+        )
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [steps_from(warmup, r) for r in records]
     # If windows may be shorter than an epoch and contain no epoch's begin, all steps together show more.
@@ -117,7 +121,9 @@ def plan_window(
         telling = P99_STEPS if run.objective == "latency-p99" else 0
         wanted = max(telling, num_ahead, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
-        whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
+        whole_epochs = _whole_epochs(
+            epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup
+        )
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
         if most is not None:
             num_steps = min(num_steps, most - warmup)
@@ -144,7 +150,8 @@ def steps_from(warmup: int, record: Record) -> list[float]:
 
 
 def _timed_step_s(record: Record) -> float:
-    """Return the step time (s) of a run with a window, which is synchronised at both ends; 0 without a window."""
+    """Return the step time (s) of a run with a window, which is synchronised at both ends; 0 without a
+    window."""
     window = record.last(Window)
     return (window.end_s - window.begin_s) / window.num_steps if window and window.num_steps else 0.0
 
@@ -152,15 +159,20 @@ def _timed_step_s(record: Record) -> float:
 def _warmup(
     run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None, num_ahead: int
 ) -> int:
-    """Return the number of steps before the window; by the window's begin, every run must have found its step."""
+    """Return the number of steps before the window; by the window's begin, every run must have found its
+    step."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
         return max(run.warmup_steps, fixed + 1)
-    settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
+    settled = [
+        index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)
+    ]
     warmup = max(*settled, fixed + ROOM_STEPS, 1)
     if most is not None and most - warmup < MIN_WINDOW_STEPS:
         warmup = min(warmup, max(fixed + ROOM_STEPS, most // 3))
-    step_s = max((statistics.fmean(times) for r in records if (times := steps_from(warmup, r))), default=math.inf)
+    step_s = max(
+        (statistics.fmean(times) for r in records if (times := steps_from(warmup, r))), default=math.inf
+    )
     waited = max(warmup, min(num_ahead, warmup + math.ceil(MAX_WINDOW_S / step_s)))
     # If the command makes too few steps for that, all arms have the same head start.
     return waited if most is None or most - waited >= (run.window_steps or MIN_STEPS) else warmup
@@ -173,7 +185,9 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
         return
     error = TooFewSteps(most, wanted, warmup, fewer="--warmup and --steps")
     if is_cut_off:
-        error.hint += " If it leaves its work in the background and ends, give the command that does the work."
+        error.hint += (
+            " If it leaves its work in the background and ends, give the command that does the work."
+        )
     raise error
 
 
@@ -185,7 +199,8 @@ def fewest_steps(run: RunSpec, step_s: float) -> int:
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
-    """Plan runs that end with the first step, which is recognised a few steps later, with the cycle of events."""
+    """Plan runs that end with the first step, which is recognised a few steps later, with the cycle of
+    events."""
     ends_s = []
     for pilot in pilots:
         record = pilot.records[0]
@@ -202,15 +217,21 @@ def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
         few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest step, which says little."
         instead = "choose another --objective"
     elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
-        few = f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a second."
+        few = (
+            f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a "
+            "second."
+        )
     elif window.window_s < LEAST_WINDOW_S:
         few = (
-            f", {1000 * window.window_s:.0f} ms in all: too short to tell. Below {1000 * LEAST_WINDOW_S:.0f} ms the "
+            f", {1000 * window.window_s:.0f} ms in all: too short to tell. Below "
+            f"{1000 * LEAST_WINDOW_S:.0f} ms the "
             "kernel's scheduling decides, not the settings."
         )
     else:
         return
-    raise CannotRunHere(would_be + few, hint=f"Let the command run longer (more epochs, more data), or {instead}.")
+    raise CannotRunHere(
+        would_be + few, hint=f"Let the command run longer (more epochs, more data), or {instead}."
+    )
 
 
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:

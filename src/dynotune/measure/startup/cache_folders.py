@@ -13,9 +13,10 @@ from dynotune.schema.errors import may_fail
 from dynotune.schema.startup import CACHE_STATES, CacheState
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
-"""Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels again too, in a fresh folder
-each time. Kernels that a program gives Triton itself are cold because the folder is emptied. TRITON_ALWAYS_COMPILE is
-not set: inductor's processes pass kernels on through Triton's cache, so everything would be compiled twice.
+"""Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels again too, in a fresh
+folder each time. Kernels that a program gives Triton itself are cold because the folder is emptied.
+TRITON_ALWAYS_COMPILE is not set: inductor's processes pass kernels on through Triton's cache, so everything
+would be compiled twice.
 
 Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide,
 cuda_environment_variables of torch.
@@ -44,7 +45,8 @@ class Places(NamedTuple):
 
 @contextlib.contextmanager
 def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[CacheState, Places]]:
-    """Yield the folders for all states of the caches. Temporary folders are removed at the end; warm caches stay."""
+    """Yield the folders for all states of the caches. Temporary folders are removed at the end; warm caches
+    stay."""
     wanted = env.get("TMPDIR", "")
     base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
     with contextlib.ExitStack() as stack:

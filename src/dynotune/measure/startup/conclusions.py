@@ -78,15 +78,18 @@ def _compiled(startup: Startup) -> list[str]:
     by_driver = by_difference_s(startup)
     if by_driver is not None:
         said.append(
-            f"The driver's compiling and loading of kernels takes about {words.duration(by_driver)} of a cold start: "
-            "what it takes beyond a warm one outside of torch.compile. Inside of one run it cannot be told from the "
+            f"The driver's compiling and loading of kernels takes about {words.duration(by_driver)} of a "
+            "cold start: "
+            "what it takes beyond a warm one outside of torch.compile. Inside of one run it cannot be told "
+            "from the "
             "calls that cause it."
         )
     return said
 
 
 def by_difference_s(startup: Startup) -> float | None:
-    """Return the seconds that the driver's compiling adds to a cold start; None if nothing was compiled or if unknown.
+    """Return the seconds that the driver's compiling adds to a cold start; None if nothing was compiled or if
+    unknown.
 
     The cost is the difference between a cold and a warm start, without torch.compile.
     """
@@ -110,17 +113,23 @@ def _own_of(startup: Startup, name: CacheName) -> Cache | None:
 
 
 def _kernels_bytes(startup: Startup) -> int:
-    """Return the size (bytes) that the driver's cache needs: the size that a cold start left, or a warm cache has."""
+    """Return the size (bytes) that the driver's cache needs: the size that a cold start left, or a warm cache
+    has."""
     left = [start.added_bytes("cuda") for start in startup.starts("cold")]
     held = [start.held.get("cuda", 0) for start in startup.starts("warm")]
     return max([*left, *held], default=0)
 
 
 def _is_too_small(cache: Cache, needed: int, startup: Startup) -> bool:
-    """Tell whether the driver's cache is limited to less than twice the needed size, or the driver kept no code."""
+    """Tell whether the driver's cache is limited to less than twice the needed size, or the driver kept no
+    code."""
     limit = cache.limit_bytes if isinstance(cache.limit_bytes, int) else policy.SURELY_KEPT_BYTES
     # Without a GPU, no driver compiles or keeps anything.
-    return needed > limit / 2 if needed else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
+    return (
+        needed > limit / 2
+        if needed
+        else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
+    )
 
 
 def _limits(startup: Startup) -> list[str]:
@@ -137,7 +146,9 @@ def _limits(startup: Startup) -> list[str]:
         return [f"The limit of {limit} is too small for {size} of compiled kernels and those of others."]
     if needed:
         return [f"The limit of {limit} is large enough for {size} of compiled kernels."]
-    kept_nothing = f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."
+    kept_nothing = (
+        f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."
+    )
     return [kept_nothing] if too_small else []
 
 
@@ -150,7 +161,9 @@ def _own(startup: Startup) -> list[str]:
             said.append(f"{TITLES[cache.name]} is off for this command: {cache.off}.")
         if not uses or isinstance(cache.path, Unknown):
             continue
-        size = "an unknown size" if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
+        size = (
+            "an unknown size" if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
+        )
         lasts = cache.storage or (cache.lasts.reason if isinstance(cache.lasts, Unknown) else "")
         how = f"holds {size}{' and lasts' if cache.lasts is True else ''}: {lasts}"
         if cache.writable is False:
@@ -168,7 +181,9 @@ def _left(startup: Startup) -> list[str]:
     median_s = values[len(values) // 2]
     parts = [(phase_s(warm, phase), text) for phase, text in PHASES.items()]
     known = [
-        (value, text) for value, text in parts if not isinstance(value, Unknown) and value >= LARGE_PART * median_s
+        (value, text)
+        for value, text in parts
+        if not isinstance(value, Unknown) and value >= LARGE_PART * median_s
     ]
     named = [f"{text} {words.duration(value)}" for value, text in sorted(known, reverse=True)[:4]]
     return [f"A warm start still takes {words.duration(median_s)}: {', '.join(named)}."] if named else []
@@ -184,7 +199,8 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Return variables worth setting, with reasons; a placeholder for a folder of the user's starts with `/path`."""
+    """Return variables worth setting, with reasons; a placeholder for a folder of the user's starts with
+    `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")
@@ -193,13 +209,16 @@ def to_set(startup: Startup) -> dict[str, str]:
         found[f"CUDA_CACHE_PATH={ON_A_VOLUME}"] = f"kernels that the driver compiled are kept: {why}"
     if cuda is not None and _is_too_small(cuda, needed, startup):
         found[f"CUDA_CACHE_MAXSIZE={policy.LARGEST_JIT_CACHE_BYTES}"] = (
-            f"{words.num_bytes(needed)} of compiled kernels fit" if needed else "compiled kernels fit, if there are any"
+            f"{words.num_bytes(needed)} of compiled kernels fit"
+            if needed
+            else "compiled kernels fit, if there are any"
         )
     if left.intersection(COMPILED) and (why := _why_lost(inductor)):
         found[f"TORCHINDUCTOR_CACHE_DIR={ON_A_VOLUME}/inductor"] = f"what torch.compile made is kept: {why}"
         if "headers" in left:
             found["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0"] = (
-                "C++ headers, which no variable but TMPDIR moves, are not compiled first in each new container"
+                "C++ headers, which no variable but TMPDIR moves, are not compiled first in each new "
+                "container"
             )
         if "triton" in left:
             found[f"TRITON_CACHE_DIR={ON_A_VOLUME}/triton"] = "so are Triton's kernels"
@@ -228,7 +247,9 @@ def facts(startup: Startup) -> Facts:
     if threads:
         found["start.compile_threads"] = threads[0]
     names = ("path", "off", "size_bytes", "writable", "lasts", "storage", "limit_bytes")
-    return found | {f"cache.{cache.name}.{name}": getattr(cache, name) for cache in startup.own for name in names}
+    return found | {
+        f"cache.{cache.name}.{name}": getattr(cache, name) for cache in startup.own for name in names
+    }
 
 
 def _saved_s(startup: Startup) -> Value | Unknown:
@@ -244,14 +265,17 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
     known = [start for start in cold if not isinstance(start.phases.get("other"), Unknown)]
     if not known:
         return Unknown("no Python of this command recorded it")
-    return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)
+    return max(
+        (start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0
+    )
 
 
 def code_facts(run: RunSpec) -> Facts:
     """Return facts `code.*`: what the first GPU of this machine compiles when libraries are loaded.
 
-    The facts equal the findings of `dynotune startup scan -- COMMAND`. Only headers of files are read. A library counts
-    as compiled in part if it has machine code for the GPU and also code that exists only as PTX.
+    The facts equal the findings of `dynotune startup scan -- COMMAND`. Only headers of files are read. A
+    library counts as compiled in part if it has machine code for the GPU and also code that exists only as
+    PTX.
     """
     gpus, places = device_code.gpus_here(run.env), code_places.Places()
     if isinstance(gpus, Unknown):

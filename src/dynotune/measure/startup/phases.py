@@ -4,7 +4,14 @@ import itertools
 from collections.abc import Iterable
 
 from dynotune.launch.records import Record
-from dynotune.schema.events import CompilerCounted, CycleFound, ProcessCreated, RootMet, StartCovered, StartSpan
+from dynotune.schema.events import (
+    CompilerCounted,
+    CycleFound,
+    ProcessCreated,
+    RootMet,
+    StartCovered,
+    StartSpan,
+)
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Compiled, Phase, Span
 
@@ -22,7 +29,8 @@ LEAST_LAUNCHER_S = 0.02
 
 
 def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
-    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the instant.
+    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the
+    instant.
 
     Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
 
@@ -47,7 +55,8 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
 
 
 def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
-    """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited line.
+    """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited
+    line.
 
     Returns:
         All phases in order, in seconds; 0 if a phase was observed and did not occur. Known phases sum to
@@ -57,7 +66,9 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
     if begun_s is None:
         return unknown("this process was not watched from its start")
     spans = _spans(record)
-    shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
+    shared = split(
+        [*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s
+    )
     # The first step's wait for its batch is known in length but not in time; it is subtracted from the step's
     # own time.
     wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
@@ -133,4 +144,6 @@ def _not_seen(record: Record) -> dict[Phase, Unknown]:
     if covered is None:
         why = Unknown("torch was not imported, or the start ended before")
         return dict.fromkeys(("cuda_start", "model_build", "weights", "to_device", "compile"), why)
-    return {phase: Unknown(reason) for name, reason in covered.unknown.items() for phase in COVERED.get(name, ())}
+    return {
+        phase: Unknown(reason) for name, reason in covered.unknown.items() for phase in COVERED.get(name, ())
+    }

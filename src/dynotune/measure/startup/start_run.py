@@ -1,4 +1,5 @@
-"""Make one start of a command with caches cold, warm or off, and report the data that the start left in the caches."""
+"""Make one start of a command with caches cold, warm or off, and report the data that the start left in the
+caches."""
 
 from pathlib import Path
 
@@ -38,9 +39,11 @@ def run_start(
     limit_s: float,
     enough: Enough,
 ) -> tuple[Outcome, Start]:
-    """Start the command in the existing `folder`, and end it after its first step (`enough`) or the awaited line.
+    """Start the command in the existing `folder`, and end it after its first step (`enough`) or the awaited
+    line.
 
-    The start keeps the program's own random numbers and hashes: if compiled code depends on them, no start is warm.
+    The start keeps the program's own random numbers and hashes: if compiled code depends on them, no start is
+    warm.
 
     Args:
         places: folders of the caches, including those of other states.
@@ -102,9 +105,15 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
     if lines and pattern(launch.ready_pattern).search(lines[-1]):
         raise CannotRunHere(
             f"{matched} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
-            hint="A line counts once its line end is printed: print that too, or wait for the line before it.",
+            hint=(
+                "A line counts once its line end is printed: print that too, or wait for the line before it."
+            ),
         )
-    seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
+    seen = (
+        f" It printed last: {lines[-1]}"
+        if lines
+        else " It printed nothing: output to a file may be held back."
+    )
     raise CannotRunHere(
         f"No line matched {matched} in {limit_s:.0f} s.{seen}",
         hint="Give more with --timeout; or let it print the line at once (python -u, stdbuf -oL).",
@@ -133,7 +142,8 @@ def _start(
 
 
 def _main(outcome: Outcome) -> Record | None:
-    """Return the process whose first step ended last; without steps, the first process that imported torch."""
+    """Return the process whose first step ended last; without steps, the first process that imported
+    torch."""
     if outcome.run.ready_s is None:
         return max(outcome.records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)
     with_torch = [record for record in outcome.all_records if record.last(TorchImported)]
@@ -141,7 +151,8 @@ def _main(outcome: Outcome) -> Record | None:
 
 
 def _until_steady(record: Record) -> tuple[float | Unknown, float | None]:
-    """Return the seconds from the first step's end to steady steps, and the excess of these steps over steady steps.
+    """Return the seconds from the first step's end to steady steps, and the excess of these steps over steady
+    steps.
 
     The excess leaves out steps in which something was compiled.
     """

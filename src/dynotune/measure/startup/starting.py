@@ -40,7 +40,8 @@ FILE = "startup.json"
 COMPARED: tuple[CacheState, ...] = ("cold", "off")
 MOST_FILLS = 3
 SURELY = 2
-"""Starts of a block that surely take as long as a cold one: the cold one itself, and the one without caches."""
+"""Starts of a block that surely take as long as a cold one: the cold one itself, and the one without
+caches."""
 
 
 class StartWatcher(Watcher, Protocol):
@@ -52,8 +53,8 @@ class StartWatcher(Watcher, Protocol):
 def orders(num_blocks: int, seed: int) -> list[tuple[CacheState, ...]]:
     """Return the order of starts in each block: drawn for every two blocks, and reversed in the second block.
 
-    After every even number of blocks, each of any two states of the caches came first equally often. A longer list
-    begins with every shorter list of the same seed; a void block is repeated in its own order.
+    After every even number of blocks, each of any two states of the caches came first equally often. A longer
+    list begins with every shorter list of the same seed; a void block is repeated in its own order.
     """
     draw = random.Random(seed)
     drawn: list[tuple[CacheState, ...]] = []
@@ -74,7 +75,8 @@ def pairs_of(blocks: Sequence[StartBlock], arm: CacheState) -> list[Pair]:
 
 
 def ratio(blocks: Sequence[StartBlock], arm: CacheState, judgement: SequentialResult) -> Ratio:
-    """Express the judgement in terms of starts. Seconds follow from the ratio's interval and the median start."""
+    """Express the judgement in terms of starts. Seconds follow from the ratio's interval and the median
+    start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
 
@@ -104,7 +106,9 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         CommandFailed: the command failed, or ended before it was ready.
         Interrupted: the user interrupted the starts; `resume` continues.
     """
-    judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
+    judge(
+        [], margin=request.margin, max_pairs=request.max_blocks
+    )  # raises UsageError for a number out of range
     run = request.run
     facts = facts_of(run)
     for caution in preflight(run, {"baseline": run.settings}, facts):
@@ -148,7 +152,8 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
 
 
 class _StartBench:
-    """Times starts in turns of the three states of caches; all data that outlive an attempt are in the journal."""
+    """Times starts in turns of the three states of caches; all data that outlive an attempt are in the
+    journal."""
 
     def __init__(
         self,
@@ -182,7 +187,8 @@ class _StartBench:
     # Pilots
 
     def _pilots(self) -> None:
-        """Run the pilots: a cold start fills the caches; warm starts until no file is added; one without caches."""
+        """Run the pilots: a cold start fills the caches; warm starts until no file is added; one without
+        caches."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
@@ -205,7 +211,8 @@ class _StartBench:
         )
         self._watcher.say(
             f"Each block is one start of each: cold, warm, off; about {block_s:.0f} s. At most "
-            f"{self._startup.max_blocks} blocks, {self._startup.max_blocks * block_s / 60:.1f} min; fewer when it is "
+            f"{self._startup.max_blocks} blocks, {self._startup.max_blocks * block_s / 60:.1f} min; fewer "
+            "when it is "
             "clear."
         )
 
@@ -231,7 +238,8 @@ class _StartBench:
         )
 
     def _affordable(self, block_s: float) -> int:
-        """Return the number of blocks that the budget allows. Raises UsageError: the budget allows too few blocks."""
+        """Return the number of blocks that the budget allows. Raises UsageError: the budget allows too few
+        blocks."""
         most, left_s = self._request.max_blocks, self._left_s()
         if left_s is None:
             return most
@@ -254,7 +262,8 @@ class _StartBench:
         likely_s = block_s if not pilots_s else len(CACHE_STATES) * pilots_s
         needed_s = fewest * likely_s + (likely_s if pilots_s else 0.0) + time.monotonic() - self._began_s
         raise UsageError(
-            f"An answer needs {fewest} blocks, which do not fit into the {left_s:.0f} s that are left of the budget.",
+            f"An answer needs {fewest} blocks, which do not fit into the {left_s:.0f} s that are left of "
+            "the budget.",
             hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
         )
 
@@ -295,7 +304,9 @@ class _StartBench:
         if isinstance(turn, VoidBlock):
             self._watcher.voided_block(turn)
         else:
-            self._watcher.started(turn, number=self._journal.num(StartBlock), max_blocks=self._startup.max_blocks)
+            self._watcher.started(
+                turn, number=self._journal.num(StartBlock), max_blocks=self._startup.max_blocks
+            )
 
     def _judged(self, *, ended: bool = False) -> dict[CacheState, SequentialResult]:
         return {
@@ -325,13 +336,16 @@ def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:
     found = []
     if any(pilot.at_exit for pilot in pilots):
         found.append(
-            "The command ended with the line that was waited for. Output to a file is often held back until the "
-            "program's end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
+            "The command ended with the line that was waited for. Output to a file is often held back "
+            "until the "
+            "program's end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of "
+            "the whole run."
         )
     warm = next(pilot for pilot in pilots if pilot.arm == "warm")
     names = ", ".join(growth.name for growth in warm.added if growth.num_files)
     if names:
         found.append(
-            f"Start after start something is compiled that was not kept before ({names}): no start is entirely warm."
+            f"Start after start something is compiled that was not kept before ({names}): no start is "
+            "entirely warm."
         )
     return found

@@ -32,7 +32,8 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command whose caches are to be filled.
 
     Args:
-        run: run whose `env` has the variables of `--caches DIR`; with `run_to_end`, every run continues to its own end.
+        run: run whose `env` has the variables of `--caches DIR`; with `run_to_end`, every run continues to
+            its own end.
         max_runs: number of runs; the last of them must add nothing.
         variables: variables of `--caches DIR`, for the answer.
     """
@@ -45,8 +46,8 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
 def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     """Run the command until a run adds nothing to any cache, at most `max_runs` times.
 
-    A run continues until its steps are steady, a line matches `ready_pattern`, or it ends. Each run keeps the program's
-    own random numbers and hashes, so that it compiles the same code as a start without dynotune.
+    A run continues until its steps are steady, a line matches `ready_pattern`, or it ends. Each run keeps the
+    program's own random numbers and hashes, so that it compiles the same code as a start without dynotune.
 
     Raises:
         CommandFailed: the command ended with an error.
@@ -77,7 +78,9 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
             )
             runs.append(run)
             first = "" if first_s is None else f", first step after {first_s:.1f} s"
-            watcher.say(f"Run {number} added {f'{run.num_added} files' if run.num_added else 'nothing'}{first}.")
+            watcher.say(
+                f"Run {number} added {f'{run.num_added} files' if run.num_added else 'nothing'}{first}."
+            )
             before = after
             if not run.num_added:
                 break
@@ -94,8 +97,11 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     )
 
 
-def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int) -> tuple[Outcome, float | None]:
-    """Run the command once; return the seconds to the program's first step, or to the awaited line of output."""
+def _run(
+    request: WarmRequest, found: Sequence[Place], folder: Path, number: int
+) -> tuple[Outcome, float | None]:
+    """Run the command once; return the seconds to the program's first step, or to the awaited line of
+    output."""
     run = request.run
     plan = launch_plan(
         run,
@@ -143,26 +149,34 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
             else f"to print a line that matches {wanted}"
         )
         raise CannotRunHere(
-            f"{launch.label.capitalize()} did not get {'to end' if spec.run_to_end else waited} in {limit_s:.0f} s.",
+            f"{launch.label.capitalize()} did not get {'to end' if spec.run_to_end else waited} in "
+            f"{limit_s:.0f} s.",
             hint=f"{printed}. Give more time with --timeout.",
         )
     if run.ended_by == "timeout" and outcome.num_steps:
-        # It never becomes steady, which does not matter here: by now it has compiled everything that it ever will.
+        # It never becomes steady, which does not matter here: by now it has compiled everything that it ever
+        # will.
         return
     try:
         refuse_failed(outcome, launch, limit_s)
     except CannotRunHere as error:
         error.hint = (
-            "For a program without steps, --ready-pattern REGEX names a line that it prints when it is ready, and "
+            "For a program without steps, --ready-pattern REGEX names a line that it prints when it is "
+            "ready, and "
             f"--run-to-end lets it run to its end. {error.hint}"
         )
         raise
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
-    """Create a cache in the working folder, since a copy-on-write view would discard a cache that a run creates."""
+    """Create a cache in the working folder, since a copy-on-write view would discard a cache that a run
+    creates."""
     for place in found:
-        if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
+        if (
+            isinstance(place.path, Path)
+            and place.path.resolve().is_relative_to(cwd.resolve())
+            and not place.off
+        ):
             with contextlib.suppress(OSError):
                 place.path.mkdir(parents=True, exist_ok=True)
 
@@ -175,7 +189,8 @@ def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
             kinds = f" ({', '.join(growth.kinds)})" if growth.kinds else ""
             dropped = f" and {growth.num_removed} were dropped" if growth.num_removed else ""
             lines.append(
-                f"{TITLES[growth.name]}: the last of {len(runs)} runs still added {growth.num_files} files{kinds}"
+                f"{TITLES[growth.name]}: the last of {len(runs)} runs still added {growth.num_files} "
+                f"files{kinds}"
                 f"{dropped}: {_reason(growth, by_name[growth.name])}"
             )
     return lines
@@ -184,13 +199,18 @@ def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
 def _reason(growth: Growth, state: Cache) -> str:
     limit, size = state.limit_bytes, state.size_bytes
     if isinstance(limit, int) and isinstance(size, int) and size >= NEARLY_FULL * limit:
-        return f"it is full (CUDA_CACHE_MAXSIZE is {limit:,} bytes), so each start drops what the next one needs."
+        return (
+            f"it is full (CUDA_CACHE_MAXSIZE is {limit:,} bytes), so each start drops what the next one "
+            "needs."
+        )
     if growth.name == "cuda" and growth.num_removed:
         return "it may be full. CUDA_CACHE_MAXSIZE=4294967296 is the most that the driver takes."
     if growth.name == "inductor":
         return (
-            "each start makes graphs that none before had: a random number, a time, a path or an order of a set in the "
-            "compiled code, or inputs of new shapes. TORCH_LOGS=recompiles,+torch._inductor.codecache shows the keys."
+            "each start makes graphs that none before had: a random number, a time, a path or an order of "
+            "a set in the "
+            "compiled code, or inputs of new shapes. TORCH_LOGS=recompiles,+torch._inductor.codecache "
+            "shows the keys."
         )
     return "each start compiles what none before had. A few more runs may do: --max-runs."
 
@@ -208,10 +228,15 @@ def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
             notes.append(f"{title} cannot be written: {state.path}. {again}")
         if state.lasts is not True and isinstance(state.num_files, int) and state.num_files:
             notes.append(f"{title} may not last: {state.storage}.")
-    inside = [path for path in outcome.run.changed_files if re.search(r"fxgraph/|/triton/|ComputeCache|\.cubin$", path)]
+    inside = [
+        path
+        for path in outcome.run.changed_files
+        if re.search(r"fxgraph/|/triton/|ComputeCache|\.cubin$", path)
+    ]
     if inside and outcome.run.sandbox == "overlay":
         notes.append(
-            f"The command keeps a cache in its own folder ({inside[0]}), which was a copy: nothing of it was kept. "
+            f"The command keeps a cache in its own folder ({inside[0]}), which was a copy: nothing of it "
+            "was kept. "
             "Run with --no-sandbox, or name the folder in the environment."
         )
     return notes

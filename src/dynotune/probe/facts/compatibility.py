@@ -28,7 +28,8 @@ def _driver_ok(known: Facts) -> bool:
 
 
 def driver_supports(driver: str, build: str) -> bool:
-    """Tell whether a driver for CUDA version `driver` runs a program built with CUDA version `build`, such as `13.0`.
+    """Tell whether a driver for CUDA version `driver` runs a program built with CUDA version `build`, such as
+    `13.0`.
 
     Source: https://docs.nvidia.com/deploy/cuda-compatibility/
     """
@@ -45,9 +46,11 @@ def _runs_natively(known: Facts) -> bool:
 
 
 def covers(archs: Sequence[str], capability: str) -> bool:
-    """Tell whether `archs` has machine code for a GPU of `capability` (`9.0`): same major, and no higher minor version.
+    """Tell whether `archs` has machine code for a GPU of `capability` (`9.0`): same major, and no higher
+    minor version.
 
-    `sm_90a` runs on exactly 9.0. `sm_100f` runs on its family, as plain machine code does. `compute_90` is PTX.
+    `sm_90a` runs on exactly 9.0. `sm_100f` runs on its family, as plain machine code does. `compute_90` is
+    PTX.
     """
     sm = gpu_archs.sm_of(capability)
     codes = [code for arch in archs if (code := gpu_archs.named(arch)) is not None]

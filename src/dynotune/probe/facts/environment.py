@@ -1,4 +1,5 @@
-"""Report the environment variables that PyTorch, CUDA and lower layers read, why a variable matters, and who set it."""
+"""Report the environment variables that PyTorch, CUDA and lower layers read, why a variable matters, and who
+set it."""
 
 import re
 import tomllib
@@ -9,13 +10,26 @@ from pathlib import Path
 from dynotune.probe.sources.counters import PARENT, stat_fields
 from dynotune.schema.facts import Facts, Unknown
 
-_TABLE: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("environment.toml").read_text("utf-8"))
+_TABLE: dict[str, dict[str, str]] = tomllib.loads(
+    files(__package__).joinpath("environment.toml").read_text("utf-8")
+)
 NAMES, PREFIXES = _TABLE["names"], _TABLE["prefixes"]
-"""Names and prefixes of variables, and why they matter. Named variables are always reported, as None if not set.
+"""Names and prefixes of variables, and why they matter. Named variables are always reported, as None if not
+set.
 """
 
 # Secrets are removed, because people share files of facts.
-SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "_AUTH")
+SECRET_WORDS = (
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "CREDENTIAL",
+    "API_KEY",
+    "ACCESS_KEY",
+    "PRIVATE_KEY",
+    "_AUTH",
+)
 HIDDEN_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 UNSEEN = "set by this shell or after"
@@ -44,20 +58,23 @@ def reported(env: Iterable[str]) -> list[str]:
 
 
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
-    """Return facts `env_from.NAME`: the oldest process above `pid` that started with the variable's present value.
+    """Return facts `env_from.NAME`: the oldest process above `pid` that started with the variable's present
+    value.
 
-    A process's `/proc/PID/environ` has the variables that the process started with, not variables set later. A variable
-    that no process started with was set by the shell that started `pid`, or later. `or before` means that a process
-    further up may have had the variable too, but belongs to another user.
+    A process's `/proc/PID/environ` has the variables that the process started with, not variables set later.
+    A variable that no process started with was set by the shell that started `pid`, or later. `or before`
+    means that a process further up may have had the variable too, but belongs to another user.
 
-    `env`: environment that the command will have; variables as for `facts`. `pid`: process that will start the command.
+    `env`: environment that the command will have; variables as for `facts`. `pid`: process that will start
+        the command.
     """
     ancestry = _ancestry(pid, root)
     return {f"env_from.{name}": _origin(name, env[name], ancestry) for name in reported(env)}
 
 
 def _ancestry(pid: int, root: Path) -> list[tuple[str, dict[str, str] | Unknown]]:
-    """Return name and initial environment of `pid`, of its parent, and so on; the last one may be unreadable."""
+    """Return name and initial environment of `pid`, of its parent, and so on; the last one may be
+    unreadable."""
     found: list[tuple[str, dict[str, str] | Unknown]] = []
     while pid:
         try:
@@ -94,6 +111,7 @@ def _origin(name: str, value: str, ancestry: list[tuple[str, dict[str, str] | Un
             return f"inherited from {oldest} or before" if oldest else first
         if first.get(name) != value:
             break
-        # The first process is the caller. If it alone started with a variable, the shell above set the variable.
+        # The first process is the caller. If it alone started with a variable, the shell above set the
+        # variable.
         oldest = who if at else None
     return f"inherited from {oldest}" if oldest else UNSEEN

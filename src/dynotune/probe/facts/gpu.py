@@ -34,8 +34,12 @@ QUESTIONS: dict[str, Question] = {
     "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
     "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
-    "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
-    "ecc": lambda nvml, gpu: nvml_facts.has_mode(nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED),
+    "persistence": lambda nvml, gpu: bool(
+        nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED
+    ),
+    "ecc": lambda nvml, gpu: nvml_facts.has_mode(
+        nvml, nvml.nvmlDeviceGetEccMode, gpu, nvml.NVML_FEATURE_ENABLED
+    ),
     "ecc_uncorrected": lambda nvml, gpu: int(
         nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     ),
@@ -51,21 +55,33 @@ Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 
 DEVICE_NAMES = ("index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
 
-NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
-"""Facts that are always present, known or Unknown; `gpu.nvml_indices` and `gpu.topology` are present only if known."""
+NAMES = (
+    "gpu.count",
+    "gpu.driver",
+    "gpu.cuda_driver",
+    "gpu.pids_comparable",
+    *(f"gpu.{name}" for name in DEVICE_NAMES),
+)
+"""Facts that are always present, known or Unknown; `gpu.nvml_indices` and `gpu.topology` are present only if
+known."""
 
 
-def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
-    """Return facts `gpu.*`: the facts of `nvml.facts` and the present state; further visible GPUs as `gpu1.*`, ….
+def facts(
+    env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")
+) -> Facts:
+    """Return facts `gpu.*`: the facts of `nvml.facts` and the present state; further visible GPUs as
+    `gpu1.*`, ….
 
-    An idle GPU slows down its link and clocks, so the facts describe the present state, not the GPU's capability.
+    An idle GPU slows down its link and clocks, so the facts describe the present state, not the GPU's
+    capability.
 
     `env`: environment that the command will have.
     """
     comparable = container.in_initial_pid_namespace(root)
     found: Facts = {"gpu.pids_comparable": comparable}
     try:
-        # Use one session for all questions: without persistence mode, the driver starts anew for each session.
+        # Use one session for all questions: without persistence mode, the driver starts anew for each
+        # session.
         with nvml_facts.session(nvml) as library:
             found |= nvml_facts.facts(env, nvml=library, dev=dev)
             found["gpu.cuda_driver"] = answer(library, lambda: nvml_facts.cuda_driver(library))
@@ -75,7 +91,9 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"),
                 # Report every GPU here, because it is unknown which ones the command would see.
                 mig = answer(
                     library,
-                    lambda: any(nvml_facts.in_mig_mode(library, handle) for handle in nvml_facts.handles_of(library)),
+                    lambda: any(
+                        nvml_facts.in_mig_mode(library, handle) for handle in nvml_facts.handles_of(library)
+                    ),
                 )
                 return dict.fromkeys(NAMES, why) | found | {"gpu.mig": mig}
             for place, index in enumerate(visible):
@@ -133,7 +151,11 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
         return Unknown("/sys does not say on which memory node this GPU is")
     if node >= 0:
         return node
-    return min(nodes) if len(nodes) == 1 else Unknown("the firmware does not say on which memory node this GPU is")
+    return (
+        min(nodes)
+        if len(nodes) == 1
+        else Unknown("the firmware does not say on which memory node this GPU is")
+    )
 
 
 @or_unknown()

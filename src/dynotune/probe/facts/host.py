@@ -40,14 +40,16 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> list[list[int]]:
 
 @or_unknown()
 def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
-    """Count the whole cores usable at the same time: the affinity's cores, limited by the quota, at least one core."""
+    """Count the whole cores usable at the same time: the affinity's cores, limited by the quota, at least one
+    core."""
     cores = needed(quota)
     return num_cpus if cores is None else max(1, min(num_cpus, int(cores)))
 
 
 def cpu_model(root: Path = Path("/")) -> str | Unknown:
     """Return the processor's name from the kernel."""
-    # x86 writes `model name`, POWER writes `cpu`, some Arm boards write `Model`; Arm servers give only numbers.
+    # x86 writes `model name`, POWER writes `cpu`, some Arm boards write `Model`; Arm servers give only
+    # numbers.
     found = (kernel_files.cpu_field(root, name) for name in ("model name", "cpu", "Model"))
     return next(filter(None, found), None) or Unknown("/proc/cpuinfo names no processor model")
 
@@ -60,12 +62,15 @@ def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
             return len(parse_cpu_list(online))
         except ValueError:
             return Unknown(f"/sys/devices/system/cpu/online is not a list of cores: {online}")
-    listed = sum(line.startswith("processor") for line in kernel_files.read(root / "proc/cpuinfo").splitlines())
+    listed = sum(
+        line.startswith("processor") for line in kernel_files.read(root / "proc/cpuinfo").splitlines()
+    )
     return listed or Unknown("neither /sys/devices/system/cpu/online nor /proc/cpuinfo lists the cores")
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """Parse core numbers in the kernel's list format, `0-3,8`. Raises ValueError: the text is not such a list."""
+    """Parse core numbers in the kernel's list format, `0-3,8`. Raises ValueError: the text is not such a
+    list."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -75,7 +80,8 @@ def parse_cpu_list(text: str) -> set[int]:
 
 @or_unknown()
 def memory_bytes(root: Path = Path("/")) -> int | Unknown:
-    """Return the memory (bytes) that this process may use: the machine's, or the control group's limit if lower."""
+    """Return the memory (bytes) that this process may use: the machine's, or the control group's limit if
+    lower."""
     limit, sizes = needed(container.memory_limit_bytes(root)), kernel_files.sizes(root)
     if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
         return Unknown("/proc/meminfo has no MemTotal")

@@ -1,4 +1,5 @@
-"""Report the host's memory: free memory, the limits on locked and shared memory, and the handling of pages."""
+"""Report the host's memory: free memory, the limits on locked and shared memory, and the handling of
+pages."""
 
 import os
 import resource
@@ -27,7 +28,8 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
 
 
 def limits(kind: int) -> tuple[int | None, ...]:
-    """Return the soft and the hard limit of this process, which the command inherits; None stands for no limit."""
+    """Return the soft and the hard limit of this process, which the command inherits; None stands for no
+    limit."""
     return tuple(None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
 
 
@@ -52,7 +54,8 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
 
 @or_unknown("the use of the memory limit")
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the available bytes: the machine's, or the bytes that the control groups' limits leave if fewer."""
+    """Return the available bytes: the machine's, or the bytes that the control groups' limits leave if
+    fewer."""
     free, levels = needed(_size(root, "MemAvailable")), needed(container.cgroup_levels("memory", root))
     return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 
@@ -90,7 +93,8 @@ def _event(root: Path, name: str) -> float | Unknown:
 
 @or_unknown("/proc/vmstat")
 def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
-    """Count the processes that the kernel has killed for lack of memory since boot, over all control groups."""
+    """Count the processes that the kernel has killed for lack of memory since boot, over all control
+    groups."""
     return kernel_files.counts(root / "proc/vmstat").get("oom_kill", Unknown("/proc/vmstat has no oom_kill"))
 
 
@@ -108,6 +112,8 @@ QUESTIONS: dict[str, Callable[[Path], Value | Unknown]] = {
     "host.swappiness": lambda root: kernel_files.number(root, "proc/sys/vm/swappiness"),
     "host.zone_reclaim_mode": lambda root: kernel_files.number(root, "proc/sys/vm/zone_reclaim_mode"),
     "host.dirty_ratio": lambda root: kernel_files.number(root, "proc/sys/vm/dirty_ratio"),
-    "host.dirty_background_ratio": lambda root: kernel_files.number(root, "proc/sys/vm/dirty_background_ratio"),
+    "host.dirty_background_ratio": lambda root: kernel_files.number(
+        root, "proc/sys/vm/dirty_background_ratio"
+    ),
 }
 NAMES = (*QUESTIONS, "host.shm_bytes", "host.shm_free_bytes")

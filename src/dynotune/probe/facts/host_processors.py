@@ -24,7 +24,8 @@ def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
     """Count the physical cores that are online, whatever their number of threads."""
     cores: set[str] = set()
     for folder in (root / CPUS).glob("cpu[0-9]*"):
-        # The kernel lists the same siblings for each thread of a core; a processor that is offline has no topology.
+        # The kernel lists the same siblings for each thread of a core; a processor that is offline has no
+        # topology.
         cores.add(kernel_files.read(folder / "topology/thread_siblings_list"))
     return len(cores - {""}) or Unknown("/sys does not say which processors share a core")
 

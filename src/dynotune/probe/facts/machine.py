@@ -7,7 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, host_processors, torch_build
+from dynotune.probe.facts import (
+    compatibility,
+    environment,
+    gpu,
+    host,
+    host_memory,
+    host_processors,
+    torch_build,
+)
 from dynotune.probe.sources.interpreter import interpreter
 from dynotune.schema.facts import Facts, Unknown
 
@@ -17,7 +25,16 @@ DEADLINE_S = 2.5
 # After the deadline, ending a child and reading its answer still takes time.
 MARGIN_S = 0.2
 
-_OF_HOST = ("cpu", "num_logical_cpus", "affinity", "cpu_quota", "num_cores", "memory_bytes", "kernel", "container")
+_OF_HOST = (
+    "cpu",
+    "num_logical_cpus",
+    "affinity",
+    "cpu_quota",
+    "num_cores",
+    "memory_bytes",
+    "kernel",
+    "container",
+)
 HOST_NAMES = tuple(f"host.{name}" for name in _OF_HOST)
 
 
@@ -33,15 +50,18 @@ def machine(
     affinity: Collection[int] | None = None,
     pid: int | None = None,
 ) -> Facts:
-    """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raise.
+    """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never
+    raise.
 
-    A fact that is missing at the deadline is Unknown, with the deadline as the reason. No CUDA context is created.
+    A fact that is missing at the deadline is Unknown, with the deadline as the reason. No CUDA context is
+    created.
 
     Args:
         env, cwd: environment (without the agent) and working directory of the command.
         python: interpreter of the command; None stands for the `python` of `env`.
         affinity: cores that the command may run on; None asks the kernel.
-        pid: process with the variables of `env`, whose ancestors may have set them; None stands for this process.
+        pid: process with the variables of `env`, whose ancestors may have set them; None stands for this
+            process.
     """
     until_s = time.monotonic() + deadline_s
     if python is None:
@@ -52,7 +72,11 @@ def machine(
         "the driver": (gpu.NAMES, lambda: gpu.facts(env, nvml=nvml, dev=dev, root=root)),
         "the kernel": (
             (*HOST_NAMES, *host_memory.NAMES, *host_processors.NAMES),
-            lambda: {**host.facts(root, cpus), **host_memory.facts(root), **host_processors.facts(root, cpus)},
+            lambda: {
+                **host.facts(root, cpus),
+                **host_memory.facts(root),
+                **host_processors.facts(root, cpus),
+            },
         ),
         "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
         "the processes above": (
@@ -67,11 +91,18 @@ def machine(
     return found | compatibility.facts(found)
 
 
-def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float) -> Facts:
-    """Return the facts from the interpreter; import torch only if its architectures cannot be read otherwise."""
+def _target(
+    python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float
+) -> Facts:
+    """Return the facts from the interpreter; import torch only if its architectures cannot be read
+    otherwise."""
     found = torch_build.ask(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
     left_s = until_s - time.monotonic()
-    if left_s > 0 and isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):
+    if (
+        left_s > 0
+        and isinstance(found["torch.arch_list"], Unknown)
+        and isinstance(found["torch.version"], str)
+    ):
         built = torch_build.ask_build(python, cwd, env, timeout_s=left_s)
         # Package versions are more exact than the versions that a build of torch reports.
         found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}

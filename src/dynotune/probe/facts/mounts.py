@@ -1,4 +1,5 @@
-"""Describe the storage below a path: the file system, whether programs can be mapped, and whether data persist.
+"""Describe the storage below a path: the file system, whether programs can be mapped, and whether data
+persist.
 
 Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation.
 """
@@ -13,7 +14,9 @@ from dynotune.schema.facts import Unknown
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 LAYERED = frozenset({"overlay", "aufs", "overlayfs", "fuse.fuse-overlayfs"})
-NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "virtiofs"})
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "virtiofs"}
+)
 
 
 class Storage(NamedTuple):
@@ -40,14 +43,17 @@ def storage(path: Path, root: Path = Path("/")) -> Storage:
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | Unknown:
-    """Return the mount that contains `path`: the longest mount point above `path`, and of several there the last."""
+    """Return the mount that contains `path`: the longest mount point above `path`, and of several there the
+    last."""
     try:
         mounts = container.mounts_of_self(root)
     except OSError as error:
         return Unknown(f"the mounts of this process cannot be read: {error.strerror}")
     real = os.path.realpath(path)
     holding = [m for m in mounts if real == m.point or real.startswith(m.point.rstrip("/") + "/")]
-    return max(reversed(holding), key=lambda mount: len(mount.point), default=None) or Unknown(f"no mount holds {path}")
+    return max(reversed(holding), key=lambda mount: len(mount.point), default=None) or Unknown(
+        f"no mount holds {path}"
+    )
 
 
 def _lasts(mount: Mount, path: Path, root: Path) -> tuple[bool | Unknown, str]:

@@ -1,7 +1,7 @@
 """Report the version and build of torch that the command will import, by a child process of its interpreter.
 
-`ask` imports nothing from torch and answers quickly. `ask_build` imports torch, which may take seconds, and reports the
-architectures if `ask` cannot read them.
+`ask` imports nothing from torch and answers quickly. `ask_build` imports torch, which may take seconds, and
+reports the architectures if `ask` cannot read them.
 """
 
 import os
@@ -30,12 +30,15 @@ NAMES = (
     "torch.nccl",
     "torch.arch_list",
 )
-"""Facts that `ask` always answers; in addition, `package.NAME` for each installed package of packages.toml."""
+"""Facts that `ask` always answers; in addition, `package.NAME` for each installed package of
+packages.toml."""
 
-_PACKAGES: dict[str, list[str]] = tomllib.loads(files(__package__).joinpath("packages.toml").read_text("utf-8"))
+_PACKAGES: dict[str, list[str]] = tomllib.loads(
+    files(__package__).joinpath("packages.toml").read_text("utf-8")
+)
 
-# Runs on any Python since 3.8. The working directory is first removed from the path: the command would not import a
-# folder `torch` or `json` in it, since the command's own folder comes first on its path.
+# Runs on any Python since 3.8. The working directory is first removed from the path: the command would not
+# import a folder `torch` or `json` in it, since the command's own folder comes first on its path.
 _START = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -154,7 +157,7 @@ facts_of_packages = packages()
 facts.update({"package." + name: version for name, version in facts_of_packages.items()})
 ask_torch()
 reply()
-""".replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))
+""".replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))  # noqa: E501
 )
 
 # The flags themselves: `torch.cuda.get_arch_list` reports them only if a GPU works.
@@ -190,8 +193,8 @@ def ask(
 ) -> Facts:
     """Return facts `python.*`, `torch.*` and `package.*` of an interpreter; an absent package has no fact.
 
-    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build without
-    CUDA. On a failure, all of `NAMES` are Unknown.
+    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a
+    build without CUDA. On a failure, all of `NAMES` are Unknown.
 
     Args:
         python: interpreter as `interpreter` returns it; Unknown is passed on.
@@ -209,10 +212,12 @@ def ask_build(
 ) -> Facts:
     """Return fact `torch.arch_list` by importing torch, for builds whose architectures `ask` cannot read.
 
-    The fact is None for a build without CUDA. `torch.nccl` and `torch.cudnn` are added if they are not separate
-    packages and torch reports them. No CUDA context is created. Arguments as for `ask`.
+    The fact is None for a build without CUDA. `torch.nccl` and `torch.cudnn` are added if they are not
+    separate packages and torch reports them. No CUDA context is created. Arguments as for `ask`.
     """
-    return _facts(["torch.arch_list"], answer(python, _BUILD_QUESTION, cwd, env, timeout_s, "did not import torch"))
+    return _facts(
+        ["torch.arch_list"], answer(python, _BUILD_QUESTION, cwd, env, timeout_s, "did not import torch")
+    )
 
 
 def _facts(names: Sequence[str], reply: Any) -> Facts:

@@ -14,7 +14,8 @@ from dynotune.schema.device_code import Problem
 from dynotune.schema.facts import Unknown
 
 CARRIERS = re.compile(r".*\.(so(\.[\w.-]+)?|cubin|fatbin|ptx)")
-"""Names of files that may hold GPU code. Programs are recognised by their mode, because their names say nothing."""
+"""Names of files that may hold GPU code. Programs are recognised by their mode, because their names say
+nothing."""
 
 OTHERS_DECIDE = SHELLS | ENVIRONMENT_TOOLS | {"uv"}
 """Programs that start another program, which is unknown before they run."""
@@ -71,11 +72,15 @@ class Places:
                 folders[:] = sorted(name for name in folders if _is_new(Path(at, name), seen, problems))
                 likely = sorted(name for name in names if "." not in name or CARRIERS.fullmatch(name))
                 for path in (Path(at, name) for name in likely):
-                    if ("." in path.name or _is_program(path)) and _is_new(path, seen, problems, regular=True):
+                    if ("." in path.name or _is_program(path)) and _is_new(
+                        path, seen, problems, regular=True
+                    ):
                         yield path
 
 
-def _is_new(path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, regular: bool = False) -> bool:
+def _is_new(
+    path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, regular: bool = False
+) -> bool:
     try:
         status = path.stat()
     except OSError as error:
@@ -104,7 +109,8 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 
     The interpreter runs without the user's start-up code. A failure is added to the problems.
     """
-    # A program in the working directory has that folder on its path, but naming the folder is left to the user.
+    # A program in the working directory has that folder on its path, but naming the folder is left to the
+    # user.
     reply = answer(python, QUESTION, cwd, env, TIMEOUT_S)
     if isinstance(reply, Unknown):
         places.problems.append(Problem(python, f"it does not report where its packages are: {reply.reason}"))
@@ -117,7 +123,8 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 
 
 def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
-    """Add the files that a command would load: its interpreter's packages, or the program with its linked libraries.
+    """Add the files that a command would load: its interpreter's packages, or the program with its linked
+    libraries.
 
     The command is not run. Return the interpreter or the program; Unknown if only a run would show either.
     """

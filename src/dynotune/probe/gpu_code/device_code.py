@@ -1,7 +1,8 @@
-"""Find GPU code in files of folders, interpreters and commands, and judge whether GPUs run or compile the code.
+"""Find GPU code in files of folders, interpreters and commands, and judge whether GPUs run or compile the
+code.
 
-docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. The scan, like
-cuobjdump, does not see code in a library's own format (cuFFT has one).
+docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. The
+scan, like cuobjdump, does not see code in a library's own format (cuFFT has one).
 """
 
 import os
@@ -48,7 +49,8 @@ FORMS: tuple[Form, ...] = ("machine", "ptx", "lto", "other")
 
 
 class FileCode(msgspec.Struct, frozen=True):
-    """Code in one file. `containers`: code that can be loaded. `link_input`: code that only the linker reads."""
+    """Code in one file. `containers`: code that can be loaded. `link_input`: code that only the linker
+    reads."""
 
     containers: list[Container]
     link_input: list[Container]
@@ -57,7 +59,9 @@ class FileCode(msgspec.Struct, frozen=True):
     def tell(self, what: str) -> None:
         """Note a problem; for a damaged file, only the first problems are noted."""
         if len(self.problems) <= MOST_PROBLEMS_OF_A_FILE:
-            self.problems.append(what if len(self.problems) < MOST_PROBLEMS_OF_A_FILE else "and more of the kind")
+            self.problems.append(
+                what if len(self.problems) < MOST_PROBLEMS_OF_A_FILE else "and more of the kind"
+            )
 
 
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
@@ -118,7 +122,8 @@ def scan(
     deadline_s: float = DEADLINE_S,
     tell: Callable[[int], object] | None = None,
 ) -> DeviceCode:
-    """Return the GPU code in all files of `places`, and whether each GPU runs or compiles the code. Never raises.
+    """Return the GPU code in all files of `places`, and whether each GPU runs or compiles the code. Never
+    raises.
 
     Args:
         gpus: GPUs to judge the code for; may be empty.
@@ -156,17 +161,21 @@ def scan(
         duration_s=time.monotonic() - began_s,
         complete=not late.is_set(),
         libraries=libraries,
-        summaries=[_summary(gpu, [library.verdicts[at] for library in libraries]) for at, gpu in enumerate(judged)],
+        summaries=[
+            _summary(gpu, [library.verdicts[at] for library in libraries]) for at, gpu in enumerate(judged)
+        ],
         problems=problems,
     )
 
 
 @or_unknown()
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """Return the GPUs that a command under `env` sees, each model once; Unknown without a GPU or if NVML fails."""
+    """Return the GPUs that a command under `env` sees, each model once; Unknown without a GPU or if NVML
+    fails."""
     with session(nvml) as library:
         visible = visible_in(library, env)
-        # If all GPUs are of one model, it does not matter which one is seen; a MIG slice is of the same model.
+        # If all GPUs are of one model, it does not matter which one is seen; a MIG slice is of the same
+        # model.
         indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
         driver = answer(library, lambda: cuda_driver(library))
         cuda = None if isinstance(driver, Unknown) else driver

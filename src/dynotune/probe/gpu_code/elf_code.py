@@ -1,4 +1,5 @@
-"""Read ELF files: positions of fat binaries, the architecture of a cubin, and the libraries that a file needs."""
+"""Read ELF files: positions of fat binaries, the architecture of a cubin, and the libraries that a file
+needs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ P = ParamSpec("P")
 
 MAGIC = b"\x7fELF"
 LOADED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
-"""Section of fat binaries that are registered when the library is loaded, and section of those for the linker."""
+"""Section of fat binaries that are registered when the library is loaded, and section of those for the
+linker."""
 
 EM_CUDA = 190
 LARGEST_NAMES_BYTES, MOST_SECTIONS = 16 << 20, 1 << 17
@@ -40,7 +42,8 @@ class Unreadable(Exception):
 class Needed(msgspec.Struct, frozen=True):
     """A file's instructions for the dynamic linker.
 
-    `names`: needed libraries. `rpath`, `runpath`: folders, unexpanded, searched before and after `LD_LIBRARY_PATH`.
+    `names`: needed libraries. `rpath`, `runpath`: folders, unexpanded, searched before and after
+        `LD_LIBRARY_PATH`.
     """
 
     names: list[str]
@@ -85,7 +88,8 @@ class Elf:
 
     @_safely
     def sections(self) -> list[tuple[str, int, int]]:
-        """Return the sections of fat binaries: `LOADED` or `LINK_INPUT`, with begin and end offset of each."""
+        """Return the sections of fat binaries: `LOADED` or `LINK_INPUT`, with begin and end offset of
+        each."""
         names, found = self._names(), []
         if LOADED.encode() not in names and LINK_INPUT.encode() not in names:
             return []
@@ -120,11 +124,16 @@ class Elf:
         header = self._elf.header
         flags = int(header["e_flags"])
         if int(header["e_ident"]["EI_ABIVERSION"]) >= ABI_OF_CUDA_13:
-            sm, specific = flags >> 8 & 0xFF, bool(flags & SPECIFIC_OF_CUDA_13) or self._is_architecture_specific()
+            sm, specific = (
+                flags >> 8 & 0xFF,
+                bool(flags & SPECIFIC_OF_CUDA_13) or self._is_architecture_specific(),
+            )
         else:
             sm, specific = flags & 0xFF, bool(flags & SPECIFIC_OF_CUDA_12)
         # `f` code has no flag and needs none: its machine code runs wherever plain machine code does.
-        return Code("machine", sm, "a" if specific else "", self._elf.stream_len, self._elf.stream_len, kind=2)
+        return Code(
+            "machine", sm, "a" if specific else "", self._elf.stream_len, self._elf.stream_len, kind=2
+        )
 
     def _is_architecture_specific(self) -> bool:
         for section in self._some_sections():
@@ -150,7 +159,8 @@ class Elf:
 
 
 def _attribute(content: bytes, wanted: int) -> int | None:
-    """Return the value of a one-byte attribute; attributes take one byte, two bytes, or a size that they state."""
+    """Return the value of a one-byte attribute; attributes take one byte, two bytes, or a size that they
+    state."""
     at = 0
     while at + 4 <= len(content):
         form, attribute = content[at], content[at + 1]

@@ -1,8 +1,9 @@
 """Read fat binaries: containers of the same GPU code for several architectures. Only headers are read.
 
-A container is a header of 16 bytes (magic, version, size of the header, size of the rest) and entries. An entry is a
-header of 64 bytes or more and its code, which may be compressed. Containers follow one another with zeros between them.
-The layout was checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to 13.5.
+A container is a header of 16 bytes (magic, version, size of the header, size of the rest) and entries. An
+entry is a header of 64 bytes or more and its code, which may be compressed. Containers follow one another
+with zeros between them. The layout was checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to
+13.5.
 
 Source: fatbinary_section.h of the CUDA toolkit; https://github.com/n-eiling/cuda-fatbin-decompression
 """
@@ -30,8 +31,9 @@ MOST_SEARCHED_BYTES, MOST_ENTRIES = 64 << 20, 1 << 20
 """Limits for damaged files. NVIDIA's largest library has 6000 entries, and 8 bytes between containers."""
 
 _HEADER = struct.Struct("<IHHQ")
-# Kind, version, size of the header, size of the rest; compressed size, 4 unknown bytes, minor and major version of the
-# language, architecture; position and length of the file's name, flags, 8 unknown bytes, uncompressed size.
+# Kind, version, size of the header, size of the rest; compressed size, 4 unknown bytes, minor and major
+# version of the language, architecture; position and length of the file's name, flags, 8 unknown bytes,
+# uncompressed size.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 
 Read = Callable[[int, int], bytes]
@@ -65,7 +67,9 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
             problem(f"the fat binary at byte {at} is longer than what holds it")
             after = end
         if version != VERSION:
-            problem(f"the fat binary at byte {at} is of version {version}, which is unknown, so it is left out")
+            problem(
+                f"the fat binary at byte {at} is of version {version}, which is unknown, so it is left out"
+            )
         else:
             codes, after = _entries(read, body, after, problem, is_cut=is_cut)
             if codes:
@@ -100,10 +104,16 @@ def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -
         kind, version, header_bytes, stored_bytes = fields[:4]
         after = at + header_bytes + stored_bytes
         if header_bytes < SMALLEST_ENTRY_BYTES or after > end:
-            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with everything after it")
+            problem(
+                f"the entry at byte {at} is longer than its fat binary: it is left out with everything "
+                "after it"
+            )
             return codes, at + SMALLEST_ENTRY_BYTES if is_cut else end
         if version != ENTRY_VERSION:
-            problem(f"the entry at byte {at} is of version {version:#x}, which is unknown, so its contents are unknown")
+            problem(
+                f"the entry at byte {at} is of version {version:#x}, which is unknown, so its contents are "
+                "unknown"
+            )
             kind = UNKNOWN_KIND
         codes.append(_code(kind, stored_bytes, fields))
         at = after

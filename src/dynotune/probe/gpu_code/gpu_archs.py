@@ -2,8 +2,8 @@
 
 - Machine code runs on its own compute capability, and on later minor versions of the same major version.
 - The driver compiles PTX for the PTX's own capability and every later one.
-- `a` code runs on exactly its own capability, as PTX and as machine code. `f` code runs on its family: later minor
-  versions that would run its machine code.
+- `a` code runs on exactly its own capability, as PTX and as machine code. `f` code runs on its family: later
+  minor versions that would run its machine code.
 - Integrated GPUs (Jetson) and other GPUs do not run each other's machine code.
 
 Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility,
@@ -14,7 +14,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from dynotune.schema.device_code import Code, Container, ContainerVerdict, Gpu, LibraryVerdict, Suffix, Verdict
+from dynotune.schema.device_code import (
+    Code,
+    Container,
+    ContainerVerdict,
+    Gpu,
+    LibraryVerdict,
+    Suffix,
+    Verdict,
+)
 from dynotune.schema.errors import UsageError
 
 INTEGRATED = frozenset({53, 62, 72, 87, 101})
@@ -22,8 +30,8 @@ INTEGRATED = frozenset({53, 62, 72, 87, 101})
 RENAMED = {101: 110}
 
 LARGEST_EMPTY_PTX_BYTES = 72
-"""PTX up to this size has three directives and no function: NVIDIA's libraries have such PTX of 56 and 68 bytes, and
-nvcc makes 94 bytes of `__global__ void k(){}`."""
+"""PTX up to this size has three directives and no function: NVIDIA's libraries have such PTX of 56 and 68
+bytes, and nvcc makes 94 bytes of `__global__ void k(){}`."""
 
 # The minor version of PTX equals that of CUDA, except in CUDA 12.
 # https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes
@@ -37,7 +45,10 @@ def sm_of(compute_capability: str) -> int:
     if found is None or int(found[1]) == 0:
         raise UsageError(
             f"{compute_capability} is not a compute capability.",
-            hint="For example 9.0 (H200) or 12.0 (RTX 5090); https://developer.nvidia.com/cuda-gpus lists them.",
+            hint=(
+                "For example 9.0 (H200) or 12.0 (RTX 5090); https://developer.nvidia.com/cuda-gpus lists "
+                "them."
+            ),
         )
     return int(found[1]) * 10 + int(found[2])
 
@@ -73,7 +84,8 @@ def _same(one: int, other: int) -> bool:
 
 
 def newest_ptx(cuda: str) -> tuple[int, int] | None:
-    """Return the newest PTX version that a driver for CUDA `cuda` (`13.0`) compiles; None if `cuda` is unknown."""
+    """Return the newest PTX version that a driver for CUDA `cuda` (`13.0`) compiles; None if `cuda` is
+    unknown."""
     major, minor = (int(part) for part in (*cuda.split("."), "0")[:2])
     if major == 12:
         minor = _PTX_MINOR_OF_CUDA_12[min(minor, len(_PTX_MINOR_OF_CUDA_12) - 1)]

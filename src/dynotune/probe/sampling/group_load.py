@@ -1,4 +1,5 @@
-"""Read how long a process's control group was throttled, and how long its processes waited for cpu, io or memory."""
+"""Read how long a process's control group was throttled, and how long its processes waited for cpu, io or
+memory."""
 
 import re
 from pathlib import Path
@@ -16,8 +17,8 @@ class GroupLoad(NamedTuple):
 
     Args:
         throttled_s: seconds in which a CPU quota stopped the group, summed over cores; None without a quota.
-        pressure_s: by resource, the seconds in which some process waited for it; without resources that the kernel
-            does not count.
+        pressure_s: by resource, the seconds in which some process waited for it; without resources that the
+            kernel does not count.
     """
 
     throttled_s: float | Unknown | None
@@ -25,7 +26,8 @@ class GroupLoad(NamedTuple):
 
 
 def group_load(pid: int, root: Path = Path("/")) -> GroupLoad:
-    """Read the counters of the control group of a process; of the whole machine where a group has no pressure.
+    """Read the counters of the control group of a process; of the whole machine where a group has no
+    pressure.
 
     Source: https://docs.kernel.org/accounting/psi.html
     """

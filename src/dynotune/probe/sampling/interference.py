@@ -18,11 +18,12 @@ from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
 from dynotune.schema.facts import Missing, Unknown, needed
 
 FOREIGN_SHARE = 0.10
-"""Share of usable cores. Less is the normal background of a shared machine, which affects baseline and candidate alike
-and averages out. On a machine of up to eight cores, one busy process is more."""
+"""Share of usable cores. Less is the normal background of a shared machine, which affects baseline and
+candidate alike and averages out. On a machine of up to eight cores, one busy process is more."""
 
 STEAL_SHARE = 0.05
-"""Share of the time that our cores wanted to run. A step gets longer by this share; no other core makes up for it."""
+"""Share of the time that our cores wanted to run. A step gets longer by this share; no other core makes up
+for it."""
 
 STEAL_CORES = 0.05
 """Below this fraction of one core, an idle host's share of stolen time is rounding."""
@@ -67,8 +68,8 @@ class Interference(msgspec.Struct, frozen=True):
     """Disturbances of one window.
 
     Args:
-        foreign: descriptions of causes outside the measured process tree. Such causes add noise, which widens an
-            interval.
+        foreign: descriptions of causes outside the measured process tree. Such causes add noise, which widens
+            an interval.
         void: the causes because of which the window did not measure the program at all.
     """
 
@@ -195,7 +196,12 @@ def _has_ours(window: Window, at: int) -> bool | None:
 
 def _gpu_processes(window: Window, at: int) -> Iterator[str]:
     gpus = _one_gpu(window.inside, at)
-    ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
+    ours = {
+        process.pid
+        for gpu in _one_gpu(window.samples, at)
+        for process in _known(gpu.processes)
+        if process.ours
+    }
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
     for gpu in gpus:
@@ -236,7 +242,8 @@ class Neighbours(NamedTuple):
 
     Args:
         num_cores: number of cores that the other programs used on average.
-        pid, name: process that used most CPU time; 0 and "" if no process is visible, as from another container.
+        pid, name: process that used most CPU time; 0 and "" if no process is visible, as from another
+            container.
     """
 
     num_cores: float
@@ -252,11 +259,17 @@ def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float =
     after, processes, took_s = counters.cores(cpus, root), _processes(root), time.monotonic() - began_s
     if isinstance(before, Unknown) or isinstance(after, Unknown):
         return None
-    used = {pid: cpu_s - processes_before[pid][1] for pid, (_, cpu_s) in processes.items() if pid in processes_before}
+    used = {
+        pid: cpu_s - processes_before[pid][1]
+        for pid, (_, cpu_s) in processes.items()
+        if pid in processes_before
+    }
     used.pop(os.getpid(), None)
     pid = max(used, key=lambda one: used[one], default=0)
     found = Neighbours((after.busy_s - before.busy_s + after.steal_s - before.steal_s) / took_s)
-    return found if not pid else found._replace(pid=pid, name=processes[pid][0], most_cores=used[pid] / took_s)
+    return (
+        found if not pid else found._replace(pid=pid, name=processes[pid][0], most_cores=used[pid] / took_s)
+    )
 
 
 def _processes(root: Path) -> dict[int, tuple[str, float]]:

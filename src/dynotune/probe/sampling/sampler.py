@@ -20,26 +20,30 @@ from dynotune.schema.facts import Unknown, needed, or_unknown
 T = TypeVar("T")
 
 INTERVAL_S = 0.5
-"""With this interval, a window of a few seconds has several samples, and the sampling takes under 1% of a core."""
+"""With this interval, a window of a few seconds has several samples, and the sampling takes under 1% of a
+core."""
 
 CPU_SHARE = 0.008
-"""Largest share of one core for sampling; with the thread that reads PCIe throughput, the total is 1%. If a large tree
-takes longer to read, samples become less frequent."""
+"""Largest share of one core for sampling; with the thread that reads PCIe throughput, the total is 1%. If a
+large tree takes longer to read, samples become less frequent."""
 
 LIMIT_S = 10.0
 """Longest wait for one sample. A driver or a kernel that has not answered by then may never answer."""
 
 
 class Sampler:
-    """Take samples at the start, about every `interval_s` seconds and at the stop, without knowledge of candidates.
+    """Take samples at the start, about every `interval_s` seconds and at the stop, without knowledge of
+    candidates.
 
-    No question waits longer than `LIMIT_S`. After a timeout, no more samples are taken, `errors` has the reason, and
-    the hanging thread is abandoned. Earlier samples stay, and the rest of the window is not covered.
+    No question waits longer than `LIMIT_S`. After a timeout, no more samples are taken, `errors` has the
+    reason, and the hanging thread is abandoned. Earlier samples stay, and the rest of the window is not
+    covered.
 
     Args:
         cpus: cores that the program may run on.
         gpus: NVML indices of the GPUs that the program sees; Unknown carries over into the judgement.
-        tree_pids: function that returns the tree's process ids, parents first if possible; called for each sample.
+        tree_pids: function that returns the tree's process ids, parents first if possible; called for each
+            sample.
         watched: keep only the newest two samples, and also read the GPM counters of utilisation.
     """
 
@@ -77,7 +81,8 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._is_stuck = False
         self.errors: list[str] = []
-        """Errors of the sampling itself; with an error, the window is not covered, or the file is incomplete."""
+        """Errors of the sampling itself; with an error, the window is not covered, or the file is
+        incomplete."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -138,7 +143,9 @@ class Sampler:
             self._is_stuck = True
             self._stopping.set()
             self._pcie.stop()
-            self.errors.append(f"sampling ended: the kernel or the driver did not answer within {LIMIT_S:.0f} s")
+            self.errors.append(
+                f"sampling ended: the kernel or the driver did not answer within {LIMIT_S:.0f} s"
+            )
             return None
         return found[0] if found else None
 
@@ -170,13 +177,14 @@ class Sampler:
                 self._sample()
                 wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
             except Exception as error:
-                # A thread would die silently; the window is then not covered, and this error gives the reason.
+                # A thread would die silently; the window is then not covered, and this error gives the
+                # reason.
                 self.errors.append(f"sampling ended: {error!r}")
                 return
 
     def _read(self) -> Sample:
-        # The tree's time is subtracted from the cores' time, so both are read back to back. Listing the tree and asking
-        # the driver take longer, and happen before and after.
+        # The tree's time is subtracted from the cores' time, so both are read back to back. Listing the tree
+        # and asking the driver take longer, and happen before and after.
         try:
             pids: list[int] | Unknown = list(self._tree_pids())
         except OSError as error:

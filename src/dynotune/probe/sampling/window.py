@@ -34,7 +34,8 @@ def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
 
 
 def counted(part: str, field: str, place: int = 0) -> Counter:
-    """Return a reader for `growth` of one counter in `part` of the samples; `place` selects a GPU in the samples."""
+    """Return a reader for `growth` of one counter in `part` of the samples; `place` selects a GPU in the
+    samples."""
 
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
@@ -55,14 +56,16 @@ def total(values: Iterable[float | Unknown]) -> float:
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
-    """Tell whether samples reach from before to after the window. Raises ValueError: the window's end comes first."""
+    """Tell whether samples reach from before to after the window. Raises ValueError: the window's end comes
+    first."""
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
 
 
 def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Sample]:
-    """Return the samples inside a window that the samples cover; for a window between two samples, return those two."""
+    """Return the samples inside a window that the samples cover; for a window between two samples, return
+    those two."""
     found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
     after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
     return found or list(samples[max(0, after - 1) : after + 1])
@@ -77,7 +80,8 @@ class Window:
         self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str, place: int = 0) -> float:
-        """Return the growth of one counter in a part of the samples. Raises Missing: some sample lacks the counter."""
+        """Return the growth of one counter in a part of the samples. Raises Missing: some sample lacks the
+        counter."""
         return self._growth(counted(part, field, place))
 
     def own_cpu_s(self) -> float:
@@ -87,7 +91,8 @@ class Window:
         return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
     def other_cpu_s(self) -> float:
-        """Return CPU time (s) of our cores that neither the tree nor dynotune used; counter errors can make it < 0.
+        """Return CPU time (s) of our cores that neither the tree nor dynotune used; counter errors can make
+        it < 0.
 
         Kernel threads count as others, because their work cannot be attributed.
         """

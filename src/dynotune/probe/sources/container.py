@@ -19,10 +19,14 @@ GVISOR_VERSION = "Sun Jan 10 15:06:54 PST 2016"
 """gVisor reports this build date for every kernel that it imitates."""
 
 
-def cgroup_levels(controller: str, root: Path = Path("/"), process: int | str = "self") -> list[Path] | Unknown:
-    """Return the directories of the process's cgroup that have `controller` (`cpu`, `memory`), innermost first.
+def cgroup_levels(
+    controller: str, root: Path = Path("/"), process: int | str = "self"
+) -> list[Path] | Unknown:
+    """Return the directories of the process's cgroup that have `controller` (`cpu`, `memory`), innermost
+    first.
 
-    Limits apply at every level, so all visible levels are returned. The list is empty if the kernel has no cgroups.
+    Limits apply at every level, so all visible levels are returned. The list is empty if the kernel has no
+    cgroups.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroups(7), proc_pid_mountinfo(5).
     """
     try:
@@ -32,7 +36,9 @@ def cgroup_levels(controller: str, root: Path = Path("/"), process: int | str = 
         return []
     except OSError as error:
         return Unknown(f"the control groups of process {process} cannot be read: {error.strerror}")
-    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    paths = {
+        name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")
+    }
     version_1 = controller in paths
     if not version_1 and "" not in paths:
         return []
@@ -45,7 +51,11 @@ def cgroup_levels(controller: str, root: Path = Path("/"), process: int | str = 
 def _cgroup_mount(mounts: list[Mount], controller: str | None) -> Mount | None:
     """Return the v1 hierarchy of `controller`, or the v2 hierarchy for None."""
     for mount in mounts:
-        if mount.kind == "cgroup2" if controller is None else mount.kind == "cgroup" and controller in mount.options:
+        if (
+            mount.kind == "cgroup2"
+            if controller is None
+            else mount.kind == "cgroup" and controller in mount.options
+        ):
             return mount
     return None
 
@@ -60,22 +70,27 @@ class Mount(NamedTuple):
 
 
 def mounts_of_self(root: Path) -> list[Mount]:
-    """List the mounts that this process sees, in mount order. Source: proc_pid_mountinfo(5). Raises OSError."""
+    """List the mounts that this process sees, in mount order. Source: proc_pid_mountinfo(5). Raises
+    OSError."""
     found = []
     for line in (root / "proc/self/mountinfo").read_text(errors="replace").splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(" "), right.split(" ")
         if len(fields) >= 6 and len(rest) >= 3:
-            point, folder = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[at]) for at in (4, 3))
-            found.append(Mount(point, folder, rest[0], frozenset([*fields[5].split(","), *rest[2].split(",")])))
+            point, folder = (
+                re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[at]) for at in (4, 3)
+            )
+            found.append(
+                Mount(point, folder, rest[0], frozenset([*fields[5].split(","), *rest[2].split(",")]))
+            )
     return found
 
 
 def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     inside = path.removeprefix(mount_root) if mount_root != "/" else path
     parts = [part for part in inside.split("/") if part]
-    # A cgroup outside the mounted part appears as `/../…` or under another root. Then only the mounted limits are
-    # visible.
+    # A cgroup outside the mounted part appears as `/../…` or under another root. Then only the mounted limits
+    # are visible.
     if ".." in parts or not (mount_point / "/".join(parts)).is_dir():
         parts = []
     return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
@@ -148,7 +163,8 @@ def _marker(root: Path) -> str | None:
 
 
 def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
-    """Tell whether process ids here are the kernel's own, which drivers report. Return False if that is unknown."""
+    """Tell whether process ids here are the kernel's own, which drivers report. Return False if that is
+    unknown."""
     return _in_initial_namespace("pid", root) is True
 
 

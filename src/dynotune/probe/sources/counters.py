@@ -1,6 +1,7 @@
 """Read the kernel's counters once: cores, a process tree and its memory, the CPU quota, swap.
 
-Each reader takes the root that contains `/proc` and `/sys`. A value that the kernel does not count is Unknown.
+Each reader takes the root that contains `/proc` and `/sys`. A value that the kernel does not count is
+Unknown.
 """
 
 import os
@@ -60,16 +61,18 @@ class _Usage(NamedTuple):
 class TreeCounter:
     """Count CPU time and major faults of a process tree whose members come and go.
 
-    When a process ends, its counts pass to the process that waits for it, or are lost if nobody in the tree waits. So
-    the growth sums three amounts: the use of living processes themselves, the counts that new processes bring, and the
-    counts that ended children passed on, minus what was already counted of vanished processes.
+    When a process ends, its counts pass to the process that waits for it, or are lost if nobody in the tree
+    waits. So the growth sums three amounts: the use of living processes themselves, the counts that new
+    processes bring, and the counts that ended children passed on, minus what was already counted of vanished
+    processes.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = str(root / "proc")
         self._seen: dict[tuple[int, int], _Usage] = {}
-        # Counts that are already included but not passed on yet, because a process may end after its parent was read.
-        # They are kept for one reading, since counts of a process that nobody waits for are never passed on.
+        # Counts that are already included but not passed on yet, because a process may end after its parent
+        # was read. They are kept for one reading, since counts of a process that nobody waits for are never
+        # passed on.
         self._owed = (0, 0)
         self._ticks = 0
         self._faults = 0
@@ -81,7 +84,8 @@ class TreeCounter:
         return frozenset(self._pids)
 
     def read(self, pids: Iterable[int]) -> Tree:
-        """Read the tree's counts again. A known process belongs to the tree until its end, which is no error."""
+        """Read the tree's counts again. A known process belongs to the tree until its end, which is no
+        error."""
         listed = set(pids)
         living: dict[tuple[int, int], _Usage] = {}
         # Read parents first: a child read before its parent could end in between and be counted in both.
@@ -119,7 +123,8 @@ PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12
 
 
 def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
-    """Read the name and `stat`, from field 3 on, of a process or thread folder in `/proc`; None if it is gone.
+    """Read the name and `stat`, from field 3 on, of a process or thread folder in `/proc`; None if it is
+    gone.
 
     Source: proc_pid_stat(5).
     """
@@ -134,8 +139,8 @@ def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
     """Return `pid` and every process below it, parents before children; empty if it is gone.
 
-    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Without that list, or if the tree has more threads than
-    the machine has processes, the parent of every process is read instead.
+    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Without that list, or if the tree has more
+    threads than the machine has processes, the parent of every process is read instead.
     """
     proc = str(root / "proc")
     num_threads_left = sum(entry.name.isdigit() for entry in os.scandir(proc)) + MIN_THREADS
@@ -171,7 +176,8 @@ def _descendants_by_parent(pid: int, proc: str) -> list[int]:
 
 
 def read_proc(path: str) -> bytes | None:
-    """Read a file of `/proc`; None if its process is gone. Avoid `pathlib`, because many files are read per second."""
+    """Read a file of `/proc`; None if its process is gone. Avoid `pathlib`, because many files are read per
+    second."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
@@ -224,7 +230,8 @@ def vmstat(root: Path = Path("/")) -> ByName:
 
 @or_unknown("memory.events")
 def memory_events(file: Path | Unknown) -> ByName:
-    """Read how often our control group reached its memory limit; `file` comes from `host_memory.memory_events_file`."""
+    """Read how often our control group reached its memory limit; `file` comes from
+    `host_memory.memory_events_file`."""
     return ByName(values=dict(kernel_files.counts(needed(file))))
 
 
@@ -232,8 +239,8 @@ def memory_events(file: Path | Unknown) -> ByName:
 def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | Unknown:
     """Sum the proportional set sizes (PSS) in bytes. An ended process counts as zero.
 
-    The kernel walks the page tables of each process for this sum, which takes a few milliseconds for a large process.
-    So do not call it in runs that are timed.
+    The kernel walks the page tables of each process for this sum, which takes a few milliseconds for a large
+    process. So do not call it in runs that are timed.
 
     Source: proc_pid_smaps(5).
     """

@@ -1,4 +1,5 @@
-"""Find the Python that a command will start from the command alone: by PATH, shebang and a few known launchers."""
+"""Find the Python that a command will start from the command alone: by PATH, shebang and a few known
+launchers."""
 
 import contextlib
 import json
@@ -28,12 +29,35 @@ WRAPPERS = frozenset(
 
 # Tools that choose or create the environment themselves.
 ENVIRONMENT_TOOLS = frozenset(
-    {"uvx", "pipx", "poetry", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "rye", "pipenv", "nox", "tox"}
+    {
+        "uvx",
+        "pipx",
+        "poetry",
+        "pdm",
+        "hatch",
+        "conda",
+        "mamba",
+        "micromamba",
+        "pixi",
+        "rye",
+        "pipenv",
+        "nox",
+        "tox",
+    }
 )
 
 # Options with which `uv run` does not use the project's `.venv`.
 UV_ELSEWHERE = frozenset(
-    {"--with", "--with-editable", "--with-requirements", "--isolated", "--python", "-p", "--no-project", "--active"}
+    {
+        "--with",
+        "--with-editable",
+        "--with-requirements",
+        "--isolated",
+        "--python",
+        "-p",
+        "--no-project",
+        "--active",
+    }
     | {"--project", "--directory", "--script", "-s", "--package", "--all-packages"}
 )
 
@@ -52,8 +76,9 @@ def interpreter(
 ) -> str | Unknown:
     """Return the path of the Python that `command` will run in; Unknown if only a run would show the path.
 
-    Supported are `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
-    `.venv` exists, and wrappers such as `nice` and `numactl`. A shell command line is not parsed.
+    Supported are `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a
+    project whose `.venv` exists, and wrappers such as `nice` and `numactl`. A shell command line is not
+    parsed.
     """
     return _resolve(list(command), env, Path(cwd or "").absolute(), MAX_INDIRECTIONS)
 
@@ -61,14 +86,17 @@ def interpreter(
 def interpreter_asked(
     python: str | None, command: Sequence[str] | None, env: Mapping[str, str], cwd: Path | None = None
 ) -> str | Unknown:
-    """Return the interpreter `python`, else the command's interpreter, else the Python that the shell would start.
+    """Return the interpreter `python`, else the command's interpreter, else the Python that the shell would
+    start.
 
     Raises UsageError: `python` names no program.
     """
     if python is not None:
         found = interpreter([python], env, cwd)
         if not isinstance(found, str):
-            raise UsageError(f"--python {python} cannot be used: {found.reason}.", hint="Name an interpreter.")
+            raise UsageError(
+                f"--python {python} cannot be used: {found.reason}.", hint="Name an interpreter."
+            )
         return found
     if command:
         return interpreter(command, env, cwd)
@@ -79,7 +107,9 @@ def interpreter_asked(
     return sys.executable
 
 
-def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None) -> Path | None:
+def program(
+    command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None
+) -> Path | None:
     """Return the file that `command` starts, behind wrappers such as `nice`; None if it is not found."""
     place = Path(cwd or "").absolute()
     left = list(command)
@@ -92,8 +122,11 @@ def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLi
 
 
 def _behind(command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """Return the position of the first argument that may be a program, after options and their values; else the end."""
-    places = (at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd))
+    """Return the position of the first argument that may be a program, after options and their values; else
+    the end."""
+    places = (
+        at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd)
+    )
     return next(places, len(command))
 
 
@@ -214,7 +247,8 @@ def run_python(
     """Run an interpreter to its end, in its own session.
 
     Returns:
-        Exit code, standard output and standard error; Unknown if it cannot be started, or `late` if it takes too long.
+        Exit code, standard output and standard error; Unknown if it cannot be started, or `late` if it takes
+        too long.
     """
     if isinstance(python, Unknown):
         return python

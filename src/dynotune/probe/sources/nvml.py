@@ -1,4 +1,5 @@
-"""Read facts of the GPUs that a command will see, from the driver's management library, without a CUDA context."""
+"""Read facts of the GPUs that a command will see, from the driver's management library, without a CUDA
+context."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,8 @@ IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
 
 
 class NvmlUnavailable(Missing):
-    """Error: NVML cannot be used here. `reason`: text of the cause. `no_library`: the driver library is missing."""
+    """Error: NVML cannot be used here. `reason`: text of the cause. `no_library`: the driver library is
+    missing."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(Unknown(reason))
@@ -75,7 +77,8 @@ def open_library(nvml: Any = None) -> Any:
 
 
 def close_library(nvml: Any) -> None:
-    """Shut down NVML. After a GPU was lost NVML may refuse; the refusal is ignored, since no further call follows."""
+    """Shut down NVML. After a GPU was lost NVML may refuse; the refusal is ignored, since no further call
+    follows."""
     with suppress(nvml.NVMLError):
         nvml.nvmlShutdown()
 
@@ -104,7 +107,8 @@ def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> Facts:
     """Return facts `gpu.*`: count, driver, and the first GPU that a command under `env` sees.
 
-    `gpu.count` is 0 only if no driver library and no device file exists, or if `CUDA_VISIBLE_DEVICES` hides all.
+    `gpu.count` is 0 only if no driver library and no device file exists, or if `CUDA_VISIBLE_DEVICES` hides
+    all.
     """
     try:
         with session(nvml) as library:
@@ -112,7 +116,12 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
             visible = visible_in(library, env)
             if isinstance(visible, Unknown):
                 order: Facts = {"gpu.order_known": False} if visible is ORDER_UNKNOWN else {}
-                return {"gpu.count": visible, "gpu.driver": driver, **order, **_device_unknown(visible.reason)}
+                return {
+                    "gpu.count": visible,
+                    "gpu.driver": driver,
+                    **order,
+                    **_device_unknown(visible.reason),
+                }
             count: Facts = {"gpu.count": len(visible), "gpu.driver": driver, "gpu.nvml_indices": [*visible]}
             if not visible:
                 return count | _device_unknown("no GPU is visible")
@@ -127,8 +136,11 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
         }
 
 
-def visible_gpus(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> list[int] | Unknown:
-    """Return NVML indices of the GPUs that a command under `env` sees, in its order; empty if `gpu.count` is 0."""
+def visible_gpus(
+    env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")
+) -> list[int] | Unknown:
+    """Return NVML indices of the GPUs that a command under `env` sees, in its order; empty if `gpu.count` is
+    0."""
     try:
         with session(nvml) as library:
             return visible_in(library, env)
@@ -143,8 +155,8 @@ def _no_gpu(unavailable: NvmlUnavailable, dev: Path) -> bool:
 def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
     """Return the positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
 
-    The first entry that matches no GPU ends the list. A repeated entry hides all GPUs. A UUID may be shortened as long
-    as it stays unique. MIG instances are not resolved.
+    The first entry that matches no GPU ends the list. A repeated entry hides all GPUs. A UUID may be
+    shortened as long as it stays unique. MIG instances are not resolved.
 
     Source: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -210,7 +222,8 @@ def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, want
 
 
 def cuda_driver(nvml: Any) -> str:
-    """Return the newest CUDA version that the driver runs, `13.0`. Raises NVMLError: NVML does not report it."""
+    """Return the newest CUDA version that the driver runs, `13.0`. Raises NVMLError: NVML does not report
+    it."""
     version = int(nvml.nvmlSystemGetCudaDriverVersion())
     return f"{version // 1000}.{version % 1000 // 10}"
 
@@ -221,11 +234,15 @@ def handles_of(nvml: Any) -> list[Any]:
 
 
 def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
-    """Return the identity of one GPU: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
+    """Return the identity of one GPU: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`,
+    `gpu.memory_bytes`."""
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
         return _device_unknown(handle.reason, prefix)
-    return {f"{prefix}.{name}": answer(nvml, partial(question, nvml, handle)) for name, question in IDENTITY.items()}
+    return {
+        f"{prefix}.{name}": answer(nvml, partial(question, nvml, handle))
+        for name, question in IDENTITY.items()
+    }
 
 
 def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
@@ -233,14 +250,16 @@ def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
 
 
 def reason_names(mask: int) -> list[str]:
-    """Return the names of clock event reasons in the mask; a bit that NVML added later is named by its value."""
+    """Return the names of clock event reasons in the mask; a bit that NVML added later is named by its
+    value."""
     known = [name for bit, name in _REASONS.items() if mask & bit]
     unnamed = mask & ~sum(_REASONS)
     return [*known, *([f"reason-{unnamed:#x}"] if unnamed else [])]
 
 
 def clock_reasons(nvml: Any, handle: Any) -> int:
-    """Return the reasons for one GPU's present clock, a bit mask. Raises NVMLError: NVML does not report it."""
+    """Return the reasons for one GPU's present clock, a bit mask. Raises NVMLError: NVML does not report
+    it."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError as error:

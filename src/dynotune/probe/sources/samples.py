@@ -1,4 +1,5 @@
-"""Define a sample, the machine's state at one time, and `samples.jsonl`: a line with the schema, then the samples."""
+"""Define a sample, the machine's state at one time, and `samples.jsonl`: a line with the schema, then the
+samples."""
 
 import errno
 import os
@@ -31,7 +32,8 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
     @property
     def counted_s(self) -> float:
-        """Return the sum of all times. `idle_s` alone may fall a little, because the kernel may correct iowait."""
+        """Return the sum of all times. `idle_s` alone may fall a little, because the kernel may correct
+        iowait."""
         return self.busy_s + self.idle_s + self.steal_s
 
 
@@ -85,10 +87,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
-        pcie_rx_bytes_per_s: rate into the GPU, over 20 ms. Like `tx` and the link's generation and width, it is read
-            less often than the other fields, and is Unknown in between.
+        pcie_rx_bytes_per_s: rate into the GPU, over 20 ms. Like `tx` and the link's generation and width, it
+            is read less often than the other fields, and is Unknown in between.
         pcie_replays, energy_j: counted since the driver was loaded.
-        sm_active_percent, tensor_active_percent: by GPM, since the previous sample; read only for `watched` samplers.
+        sm_active_percent, tensor_active_percent: by GPM, since the previous sample; read only for `watched`
+            samplers.
     """
 
     nvml_index: int
@@ -166,7 +169,8 @@ class SamplesFile:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Read the samples of a `samples.jsonl`; ignore a last line without its end, whose writing was interrupted.
+    """Read the samples of a `samples.jsonl`; ignore a last line without its end, whose writing was
+    interrupted.
 
     Raises RecordError: the file is missing, damaged, or of a version unknown to this dynotune.
     """

@@ -138,7 +138,9 @@ def _not_known(diagnosis: Diagnosis) -> Table:
 
 def _finding(finding: Finding, command: list[str]) -> FindingView:
     settings = words.shell(map(str, one_arm(finding.candidates)))
-    prove = [("Prove it", ["dynotune", "compare", *settings, "--", *words.shell(command)])] if settings else []
+    prove = (
+        [("Prove it", ["dynotune", "compare", *settings, "--", *words.shell(command)])] if settings else []
+    )
     own = own_option.comparison(finding.option, command) if finding.option is not None else []
     return FindingView(
         id=finding.id,

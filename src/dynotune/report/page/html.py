@@ -161,7 +161,8 @@ def _data(figures: dict[str, Figure]) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Return a content security policy that loads nothing and runs only these scripts. Plotly writes inline styles."""
+    """Return a content security policy that loads nothing and runs only these scripts. Plotly writes inline
+    styles."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
     return (
@@ -187,7 +188,10 @@ def _plotly() -> str:
     except (ModuleNotFoundError, OSError) as error:
         raise CannotRunHere(
             f"The page needs plotly's script, and it cannot be read: {error}.",
-            hint="Reinstall plotly: pip install --force-reinstall plotly. The terminal's report needs none of it.",
+            hint=(
+                "Reinstall plotly: pip install --force-reinstall plotly. The terminal's report needs none "
+                "of it."
+            ),
         ) from error
     # In strings and expressions of the language these mean the same.
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,7 +1,7 @@
 """Build the figures of pages, as data for Plotly.
 
-Text stays unescaped and in separate fields (`rows`, `hover`): the page's script escapes it, since Plotly reads tags in
-text. A colour is `{"css": name}`, which names a custom property of the page's style.
+Text stays unescaped and in separate fields (`rows`, `hover`): the page's script escapes it, since Plotly
+reads tags in text. A colour is `{"css": name}`, which names a custom property of the page's style.
 """
 
 import math
@@ -31,7 +31,8 @@ LARGEST = 100.0
 
 
 def shares(sides: Sequence[Breakdown], label: str) -> Figure | None:
-    """Plot breakdowns as stacked bars: in milliseconds if all are timed, else as shares; None if there is none."""
+    """Plot breakdowns as stacked bars: in milliseconds if all are timed, else as shares; None if there is
+    none."""
     if not sides:
         return None
     wholes_s = [side.whole_s for side in sides if side.whole_s is not None]
@@ -70,7 +71,8 @@ def shares(sides: Sequence[Breakdown], label: str) -> Figure | None:
 
 
 def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """Plot each setting alone against the baseline, grouped by fate, with the band of ratios that count as the same."""
+    """Plot each setting alone against the baseline, grouped by fate, with the band of ratios that count as
+    the same."""
     lines: list[dict[str, Any]] = []
     points: dict[Kind, list[tuple[int, str, Estimate]]] = {}
     kind: Kind | None = None
@@ -96,7 +98,8 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """Plot how much each setting adds to the bundle: the bundle with the setting against the bundle without it."""
+    """Plot how much each setting adds to the bundle: the bundle with the setting against the bundle without
+    it."""
     points = [(at, row.candidate.id, row.worth) for at, row in enumerate(rows) if row.worth is not None]
     if not points:
         return None
@@ -104,7 +107,9 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     dropped = [point for point in points if point not in kept]
     traces = [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted")]
     lines = [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points]
-    return _ratios("What each setting is worth within the whole, with its interval", points, traces, lines, margin)
+    return _ratios(
+        "What each setting is worth within the whole, with its interval", points, traces, lines, margin
+    )
 
 
 def pairs(comparison: Comparison) -> Figure | None:
@@ -181,7 +186,8 @@ def whiskers(points: Iterable[tuple[float, float, float]], colour: str) -> dict[
 
 
 def ratio_axis(estimates: Sequence[Estimate], margin: float) -> dict[str, Any]:
-    """Return a logarithmic axis with these ratios, the margin and 1, and a band for ratios that count as the same."""
+    """Return a logarithmic axis with these ratios, the margin and 1, and a band for ratios that count as the
+    same."""
     known = [one.speedup for one in estimates]
     ends = [end for one in estimates for end in interval_of(one) or ()]
     least, most = min(known, default=1.0), max(known, default=1.0)
@@ -203,7 +209,8 @@ def ratio_axis(estimates: Sequence[Estimate], margin: float) -> dict[str, Any]:
 
 
 def edge_arrows(points: Sequence[tuple[int, str, Estimate]], axis: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return arrows at the edges of a `ratio_axis` for intervals that go on beyond it; empty if there are none."""
+    """Return arrows at the edges of a `ratio_axis` for intervals that go on beyond it; empty if there are
+    none."""
     low, high = (10**end for end in axis["xaxis"]["range"])
     ends = [(at, ci) for at, _, one in points if (ci := interval_of(one)) is not None]
     arrows = [(at, low, "triangle-left", words.interval(ci)) for at, ci in ends if ci[0] < low]
@@ -237,7 +244,9 @@ def dots(
     return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "hover": hover, **more}
 
 
-def bars(x: Sequence[float], y: Sequence[int], hover: list[list[str]], *, width: float, **more: Any) -> dict[str, Any]:
+def bars(
+    x: Sequence[float], y: Sequence[int], hover: list[list[str]], *, width: float, **more: Any
+) -> dict[str, Any]:
     """Return bars, in order from left to right."""
     return {"type": "bar", "orientation": "h", "x": x, "y": y, "width": width, "hover": hover, **more}
 
@@ -272,4 +281,13 @@ def band(low: float, high: float, colour: str) -> dict[str, Any]:
 
 def rule(at: float, colour: str, dash: str) -> dict[str, Any]:
     line = {"color": {"css": colour}, "width": 1, "dash": dash}
-    return {"type": "line", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line, "layer": "below"}
+    return {
+        "type": "line",
+        "yref": "paper",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "line": line,
+        "layer": "below",
+    }

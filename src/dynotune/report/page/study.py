@@ -36,8 +36,8 @@ class StudyView(View):
         settings: the recipe's settings.
         diagnosis: the verdict of the first diagnosis; "" if there is none.
         with_recipe: sentences on the step with the recipe; "" if that step is not shown.
-        not_shown: the sentence that says why the step with the recipe is not shown; "" if that step is shown, or
-            there is no recipe.
+        not_shown: the sentence that says why the step with the recipe is not shown; "" if that step is shown,
+            or there is no recipe.
         of_settings: sentences on how each setting was tried.
         legend: what the points of the plot of settings mean.
         compares: the command that compares each setting.

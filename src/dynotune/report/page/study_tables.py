@@ -37,7 +37,9 @@ def search(study: Study) -> Table:
         time = long_time(sum(trial.wall_s for trial in runs))
         broken = sum(trial.ended != "measured" and not trial.void for trial in runs)
         voided = sum(bool(trial.void) for trial in runs)
-        rows.append([name, f"{len(runs):,}", str(len({trial.arm for trial in runs})), time, str(voided), str(broken)])
+        rows.append(
+            [name, f"{len(runs):,}", str(len({trial.arm for trial in runs})), time, str(voided), str(broken)]
+        )
     return Table("Runs by phase", header, rows, cards=False)
 
 
@@ -75,7 +77,9 @@ def not_known(study: Study) -> Table:
             rows.append([f"{label}: how long a step takes", made.steps.reason])
     if isinstance(study.diagnosis, Diagnosis):
         rows += [[f"{one.id}: {one.missing}", one.reason] for one in study.diagnosis.unknown]
-    rows += [[name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)]
+    rows += [
+        [name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)
+    ]
     return Table("What could not be known", header, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
 
 
@@ -85,18 +89,24 @@ def readback(study: Study) -> Table:
     known = {one.knob: one for tested in study.within for one in tested.readback.values()} | study.readback
     for one in known.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
-        rows.append([one.knob, one.asked, found, "; ".join(filter(None, (one.witness, one.detail))) or NOTHING])
+        rows.append(
+            [one.knob, one.asked, found, "; ".join(filter(None, (one.witness, one.detail))) or NOTHING]
+        )
     return Table("Read back from the running program", header, rows)
 
 
 def within(study: Study) -> Table:
-    """Return what blocks within one process said of each arm, and whether their baseline was as in the plain window."""
+    """Return what blocks within one process said of each arm, and whether their baseline was as in the plain
+    window."""
     header = (
-        "Settings:code | Verdict:text | Speed-up:number | Interval:number | Blocks:number | Baseline:text | Note:text"
+        "Settings:code | Verdict:text | Speed-up:number | Interval:number | Blocks:number | "
+        "Baseline:text | Note:text"
     )
     rows = []
     for one in study.within:
-        baseline = words.baseline_shift(one.baseline_shift) if one.baseline_shift is not None else words.UNKNOWN
+        baseline = (
+            words.baseline_shift(one.baseline_shift) if one.baseline_shift is not None else words.UNKNOWN
+        )
         rows.append(
             [
                 words.settings(one.candidate_settings),
@@ -156,7 +166,10 @@ def tables(study: Study) -> dict[str, Table]:
 
 def warnings(study: Study) -> list[str]:
     found = list(study.warnings)
-    for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)):
+    for label, made in (
+        (study.begun.capitalize(), study.diagnosis),
+        ("With the recipe", study.diagnosis_with_recipe),
+    ):
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
     return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
@@ -201,13 +214,16 @@ def _from(estimate: Estimate | None) -> str:
 
 def _worth(study: Study) -> Table:
     header = (
-        "Setting:code | Fate:fate | Worth in the whole:number | Interval:number | p, corrected:number | Blocks:number"
+        "Setting:code | Fate:fate | Worth in the whole:number | Interval:number | p, corrected:number "
+        "| Blocks:number"
     )
     rows: list[list[Cell]] = []
     for row in ablated(study):
         if row.worth is None:
             continue
-        rows.append([row.candidate.id, _fate(row), *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
+        rows.append(
+            [row.candidate.id, _fate(row), *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)]
+        )
     return Table("The whole with and without one setting", header, rows)
 
 
@@ -218,13 +234,20 @@ def _p(estimate: Estimate) -> str:
 
 
 def _together(study: Study) -> Table:
-    header = "Settings:code | Together:number | Interval:number | Parts, multiplied:number | So they give:text"
-    rows = [[" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)]
+    header = (
+        "Settings:code | Together:number | Interval:number | Parts, multiplied:number | So they give:text"
+    )
+    rows = [
+        [" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)
+    ]
     return Table(f"Settings together, against the command {study.begun}", header, rows)
 
 
 def _bounds(study: Study) -> Table:
-    header = "Setting:code | Could save at most:number | Saved:number | Interval:number | Answer:text | Bounded by:text"
+    header = (
+        "Setting:code | Could save at most:number | Saved:number | Interval:number | Answer:text | "
+        "Bounded by:text"
+    )
     rows = []
     for row in saved(study):
         gain, ends = words.saved(row.speedup), words.saved_interval(row.speedup_ci)
@@ -234,12 +257,19 @@ def _bounds(study: Study) -> Table:
 
 
 def _pairs(study: Study) -> Table:
-    header = f"Pair:number | First:text | {study.begun.capitalize()}:number | With the recipe:number | Ratio:number"
+    header = (
+        f"Pair:number | First:text | {study.begun.capitalize()}:number | With the recipe:number | "
+        "Ratio:number"
+    )
     confirmed = study.confirmed
     rows = []
     for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
         first = "recipe" if pair.first == "candidate" else "written"
-        ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
+        ratio = (
+            words.times(pair.baseline_s / pair.candidate_s, digits=3)
+            if pair.candidate_s > 0
+            else words.UNKNOWN
+        )
         sides = [value_of(side, study.run.objective) for side in (pair.baseline_s, pair.candidate_s)]
         rows.append([str(at), first, *sides, ratio])
     caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
@@ -248,7 +278,8 @@ def _pairs(study: Study) -> Table:
 
 def _guarded(study: Study) -> Table:
     header = (
-        "Settings:code | Compared:text | Largest difference:number | Of the program itself:number | Allowed:number"
+        "Settings:code | Compared:text | Largest difference:number | Of the program itself:number | "
+        "Allowed:number"
         " | Answer:fate"
     )
     rows: list[list[Cell]] = []
@@ -257,7 +288,9 @@ def _guarded(study: Study) -> Table:
         answer = Marked("●", "within") if one.ok else Marked("×", "beyond")
         figures = [f"{one.difference:.2g}", own, f"{one.tolerance:.2g}"]
         rows.append([one.arm, f"{one.num_values} {one.what}", *figures, answer])
-    return Table("Results with a setting against results without, one seed, relative differences", header, rows)
+    return Table(
+        "Results with a setting against results without, one seed, relative differences", header, rows
+    )
 
 
 def _pays_off(study: Study) -> Table:

@@ -36,8 +36,8 @@ class Table:
     """Rows of cells with a header.
 
     Args:
-        header: the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; cells of
-            kind `fate` and `part` are `Marked`, all others are text.
+        header: the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; cells
+            of kind `fate` and `part` are `Marked`, all others are text.
         cards: show each row as a block on a small screen.
         more: note on rows that were left out; "" if none were.
     """
@@ -69,7 +69,11 @@ def value_of(value: float, objective: Objective) -> str:
 
 def tested_findings(caption: str, findings: Iterable[Finding]) -> Table:
     """Return findings about speed, what each claims, and what its test said."""
-    rows = [[one.id, tested.claimed(one), tested.in_words(one) or tested.UNTESTED] for one in findings if one.tested]
+    rows = [
+        [one.id, tested.claimed(one), tested.in_words(one) or tested.UNTESTED]
+        for one in findings
+        if one.tested
+    ]
     return Table(caption, "Finding:code | Claims:number | Tested:text", rows)
 
 

@@ -19,11 +19,16 @@ from dynotune.text import words
 DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
 HEADLINES = {
     "warm": ("Warm: ", "bold green", "the last run compiled nothing that a cache keeps."),
-    "nothing": ("Nothing: ", "bold yellow", "no run added anything to a cache, and there was nothing in them."),
+    "nothing": (
+        "Nothing: ",
+        "bold yellow",
+        "no run added anything to a cache, and there was nothing in them.",
+    ),
     "not-warm": ("Not warm: ", "bold red", "every run added something."),
 }
 NOTHING = (
-    "The command compiles nothing for these caches, or keeps it elsewhere: a program can set TORCHINDUCTOR_CACHE_DIR "
+    "The command compiles nothing for these caches, or keeps it elsewhere: a program can set "
+    "TORCHINDUCTOR_CACHE_DIR "
     "itself, and libraries such as vLLM have caches of their own."
 )
 SEVERITY_STYLES = {"dangerous": "bold red", "useless": "red", "unknown": "yellow", "harmless": "dim"}
@@ -62,7 +67,8 @@ def caches_table(caches: Sequence[Cache]) -> RenderableType:
 
 
 def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
-    """Show the contents of the pack, the machine for which it was made, and the lines that unpack it elsewhere.
+    """Show the contents of the pack, the machine for which it was made, and the lines that unpack it
+    elsewhere.
 
     Args:
         variables: environment variables that name caches below `FOLDER`, for the lines that unpack.
@@ -165,13 +171,19 @@ def _contents(packed: Packed) -> RenderableType:
         "processor": known.cpu,
         "compiler": known.compiler,
     }
-    rows += ((label, words.UNKNOWN if value is None else words.plain(value) or "none") for label, value in held.items())
+    rows += (
+        (label, words.UNKNOWN if value is None else words.plain(value) or "none")
+        for label, value in held.items()
+    )
     return fields(rows)
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
     lines = [
-        Text(f"left out: {TITLES[each.cache]} {words.plain(each.path)}: {words.plain(each.reason)}", style="yellow")
+        Text(
+            f"left out: {TITLES[each.cache]} {words.plain(each.path)}: {words.plain(each.reason)}",
+            style="yellow",
+        )
         for each in left_out[:MOST_LEFT_OUT]
     ]
     if len(left_out) > MOST_LEFT_OUT:
@@ -194,10 +206,16 @@ def _pack_line(warmed: Warmed) -> str:
 
 
 def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
-    """Write lines that unpack a pack while an image is built. `variables`: variables of the caches below `FOLDER`."""
+    """Write lines that unpack a pack while an image is built. `variables`: variables of the caches below
+    `FOLDER`."""
     name, gpus = PurePosixPath(packed.file).name, packed.manifest.conditions.gpus
     target = words.plain(", ".join(gpus)) if gpus else "machines without a GPU"
-    lines = [f"# Where dynotune is installed in the image, as the user that the command runs as. It is for {target}."]
+    lines = [
+        (
+            "# Where dynotune is installed in the image, as the user that the command runs as. It is for "
+            f"{target}."
+        )
+    ]
     if gpus:
         lines.append("# --force: where images are built there is no GPU to compare with.")
     force = " --force" if gpus else ""
@@ -210,7 +228,8 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
 
 
 def docker_copy(unpacked: Unpacked) -> list[str]:
-    """Write lines that copy the unpacked files into an image at the same path: Triton's caches hold absolute paths."""
+    """Write lines that copy the unpacked files into an image at the same path: Triton's caches hold absolute
+    paths."""
     return [
         "# From a build context that holds these folders; to the same place, which Triton's caches hold.",
         # The form of COPY that takes any name.
@@ -220,7 +239,8 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
 
 
 def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
-    """Write YAML to merge into a pod's template: a volume that keeps the caches, mounted at the caches' paths.
+    """Write YAML to merge into a pod's template: a volume that keeps the caches, mounted at the caches'
+    paths.
 
     Args:
         folders: folders to mount, each a part of one volume.
@@ -247,5 +267,7 @@ def mounts(unpacked: Unpacked) -> list[str]:
     if unpacked.below:
         below = PurePosixPath(unpacked.below)
         return [str(below), *(str(each) for each in folders if not each.is_relative_to(below))]
-    outer = [each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)]
+    outer = [
+        each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)
+    ]
     return [str(each) for each in dict.fromkeys(outer)]

@@ -14,17 +14,27 @@ from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
-STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
+STYLES = {
+    "cannot": "red",
+    "jit": "yellow",
+    "unknown": "yellow",
+    "partial": "",
+    "native": "green",
+    "empty": "dim",
+}
 """The style of each verdict, the worst verdict first."""
 OF_OTHERS = "in part"
 
 PARTIAL = (
-    f"{OF_OTHERS}: the rest is for other GPUs. Libraries of NVIDIA keep kernels for one GPU each and choose among "
+    f"{OF_OTHERS}: the rest is for other GPUs. Libraries of NVIDIA keep kernels for one GPU each and "
+    "choose among "
     "them; in an extension of your own a call of such a kernel fails."
 )
 JIT = (
-    "compiled: the driver compiles this PTX when a program first uses it, at most all of it, and again in every fresh "
-    "container. Install a build for this GPU, or build with TORCH_CUDA_ARCH_LIST={capability}; else keep the result: "
+    "compiled: the driver compiles this PTX when a program first uses it, at most all of it, and again in "
+    "every fresh "
+    "container. Install a build for this GPU, or build with TORCH_CUDA_ARCH_LIST={capability}; else keep "
+    "the result: "
     "CUDA_CACHE_PATH on a disk that lasts, CUDA_CACHE_MAXSIZE large enough (4294967296 is the most)."
 )
 CANNOT = (
@@ -32,13 +42,15 @@ CANNOT = (
     "TORCH_CUDA_ARCH_LIST={capability}."
 )
 TOO_NEW = (
-    "too new: this driver is older than the PTX and cannot compile it. Update the driver, or install a build whose "
+    "too new: this driver is older than the PTX and cannot compile it. Update the driver, or install a "
+    "build whose "
     "machine code fits."
 )
 
 
 def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableType:
-    """Show the whole answer: the scanned libraries, what each GPU does with them, worst first, and the remedies.
+    """Show the whole answer: the scanned libraries, what each GPU does with them, worst first, and the
+    remedies.
 
     Args:
         every: whether to show all libraries and problems.
@@ -75,7 +87,11 @@ def _summary(summary: Summary) -> Text:
     """Summarise the libraries, worst first; with the GPU's name if it is known."""
     said = [
         (summary.num_cannot, "cannot run", STYLES["cannot"]),
-        (summary.num_jit, f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)", STYLES["jit"]),
+        (
+            summary.num_jit,
+            f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)",
+            STYLES["jit"],
+        ),
         (summary.num_unknown, "not known", STYLES["unknown"]),
         (summary.num_partial, f"native {OF_OTHERS}", ""),
         (summary.num_native, "native", STYLES["native"]),

@@ -1,4 +1,5 @@
-"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and where."""
+"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and
+where."""
 
 import statistics
 from collections.abc import Sequence
@@ -35,11 +36,15 @@ class StartProgress(Progress):
     def started(self, block: StartBlock, *, number: int, max_blocks: int) -> None:
         self._clear()
         values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in CACHE_STATES)
-        self._console.print(Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True)
+        self._console.print(
+            Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True
+        )
 
     def voided_block(self, voided: VoidBlock) -> None:
         self._clear()
-        self._console.print(Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
+        self._console.print(
+            Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason), soft_wrap=True
+        )
 
 
 def startup_report(startup: Startup) -> RenderableType:
@@ -50,7 +55,10 @@ def startup_report(startup: Startup) -> RenderableType:
     parts += [Text(words.plain(text)) for text in startup.said]
     if startup.to_set:
         parts.append(Text("to set", style="bold"))
-    parts += [Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()]
+    parts += [
+        Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim"))
+        for setting, why in startup.to_set.items()
+    ]
     parts += [Padding(finding_lines(finding), (1, 0, 0, 0)) for finding in startup.findings]
     parts.append(_notes(startup))
     return Group(*parts)
@@ -99,7 +107,9 @@ def _phases(startup: Startup) -> RenderableType:
     if any(steady):
         rows.add_row("then until steady", *(text or "–" for text in steady), style="dim")
     notes = [
-        Text(f"not known: {', '.join(names) if len(names) < len(PHASES) else 'the phases'}: {why}", style="dim")
+        Text(
+            f"not known: {', '.join(names) if len(names) < len(PHASES) else 'the phases'}: {why}", style="dim"
+        )
         for why, names in unknown.items()
     ]
     return Group(rows, *notes, *_imports(columns[1]))
@@ -112,7 +122,9 @@ def _time(took_s: float | Unknown) -> str:
 def _imports(warm: Sequence[Start]) -> list[Text]:
     if not warm or not warm[0].imports:
         return []
-    longest = ", ".join(f"{words.plain(name)} {words.duration(took_s)}" for name, took_s in warm[0].imports[:4])
+    longest = ", ".join(
+        f"{words.plain(name)} {words.duration(took_s)}" for name, took_s in warm[0].imports[:4]
+    )
     return [Text(f"longest imports, with what they import: {longest}", style="dim")]
 
 
@@ -129,7 +141,9 @@ def _caches(startup: Startup) -> RenderableType | None:
     rows = table("cache:", *sizes_of, style="bold", gap=3)
     for cache in startup.own:
         held = max((start.held.get(cache.name, 0) for start in warm), default=0)
-        left = [median(start.added_bytes(cache.name) for start in each) if each else 0 for each in (cold, warm)]
+        left = [
+            median(start.added_bytes(cache.name) for start in each) if each else 0 for each in (cold, warm)
+        ]
         sizes = [*left, held, cache.size_bytes]
         if any(sizes):
             rows.add_row(TITLES[cache.name], *map(_size, sizes), _lasts(cache))
@@ -153,7 +167,9 @@ def _lasts(cache: Cache) -> str:
 
 
 def _notes(startup: Startup) -> RenderableType:
-    lines = [Text.assemble((f"void: block {v.block}: ", "yellow"), words.plain(v.reason)) for v in startup.voided]
+    lines = [
+        Text.assemble((f"void: block {v.block}: ", "yellow"), words.plain(v.reason)) for v in startup.voided
+    ]
     lines += [Text.assemble(("warning: ", "yellow"), words.plain(text)) for text in startup.warnings]
     where = (
         "Caches of these starts lay in folders of their own; yours were neither used nor changed. "

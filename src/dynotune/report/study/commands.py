@@ -27,7 +27,8 @@ class Command(NamedTuple):
 
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
-    """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and compare."""
+    """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and
+    compare."""
     found = []
     if not study.finished:
         resume = ["dynotune", "tune", "--resume", study.id]
@@ -36,9 +37,19 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     if study.recipe:
         rest = [*_typed(study), "--", *study.run.command]
         found += [
-            Command("run", "Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *rest])),
-            Command("prove", "Prove the recipe again", words.shell(["dynotune", "recipe", "verify", recipe, *rest])),
-            Command("compare", f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
+            Command(
+                "run", "Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *rest])
+            ),
+            Command(
+                "prove",
+                "Prove the recipe again",
+                words.shell(["dynotune", "recipe", "verify", recipe, *rest]),
+            ),
+            Command(
+                "compare",
+                f"Compare the recipe with the command {study.begun}",
+                _compare(study, study.recipe, []),
+            ),
         ]
         # A step that became shorter asks for another window.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
@@ -50,7 +61,8 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
 
 
 def _typed(study: Study) -> list[str]:
-    """Return options for the recipe's variables that the user typed: a recipe alone cannot set every variable."""
+    """Return options for the recipe's variables that the user typed: a recipe alone cannot set every
+    variable."""
     typed = [*study.extra, *study.values, *map(str, study.run.settings)]
     knobs = {word.partition("=")[0] for word in typed if word.startswith("env.")}
     chosen = over(study.run.settings, study.recipe or [])
@@ -62,14 +74,17 @@ def _set(setting: Setting) -> tuple[str, ...]:
 
 
 def compares(study: Study) -> list[Command]:
-    """Return a comparison per setting: of the recipe's, the recipe without that setting; of others, it alone."""
+    """Return a comparison per setting: of the recipe's, the recipe without that setting; of others, it
+    alone."""
     recipe = list(study.recipe or [])
     found = []
     if len(recipe) > 1:
         for setting in recipe:
             needing = {one.setting for one in study.candidates if str(setting) in one.needs}
             rest = [other for other in recipe if other != setting and other not in needing]
-            found.append(Command("compare", f"The recipe with and without {setting}", _compare(study, recipe, rest)))
+            found.append(
+                Command("compare", f"The recipe with and without {setting}", _compare(study, recipe, rest))
+            )
     rows = [row for row in tried(study) if row.kind not in ("not-tried", "open")]
     return found + [_compare_alone(study, row) for row in rows]
 

@@ -36,14 +36,24 @@ class Headline:
 def headline(study: Study) -> Headline:
     """Say what was proved, that nothing was proved, or that the study is not finished."""
     confirmed = study.confirmed
-    if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
+    if (
+        study.recipe
+        and confirmed is not None
+        and confirmed.verdict == "faster"
+        and confirmed.speedup is not None
+    ):
         gained, between = words.gained(confirmed)
-        rest = f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, on {words.basis(confirmed)}"
+        rest = (
+            f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, on "
+            f"{words.basis(confirmed)}"
+        )
         if study.base_recipe is not None:
             rest += f", on top of {_name(study.base_recipe)}"
         return Headline(gained, rest, study.verdict, True)
     if not study.finished:
-        return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
+        return Headline(
+            "Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False
+        )
     if study.recipe:
         return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
     rest = "no setting earned a place in a recipe"
@@ -66,14 +76,18 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     if study.base_recipe is not None:
         yield "Began from", f"{study.base_recipe.file}: {' '.join(map(str, study.run.settings))}"
     num = len(study.trials)
-    yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
+    yield (
+        "Search",
+        f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}",
+    )
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
     yield "Machine", machine(study.facts) or words.UNKNOWN
 
 
 def _parts(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield what the recipe gives without its settings that round, and what those add, each with its settings."""
+    """Yield what the recipe gives without its settings that round, and what those add, each with its
+    settings."""
     if isinstance(study.parts, Unknown):
         yield WITHOUT_ROUNDING, f"not known: {study.parts.reason}"
     if not isinstance(study.parts, Parts):
@@ -116,7 +130,8 @@ def _sat_s(attempt: Attempt) -> float:
 
 
 def pays_off(study: Study) -> str:
-    """Return the number of steps after which a recipe with a slower start has saved the time that its start lost."""
+    """Return the number of steps after which a recipe with a slower start has saved the time that its start
+    lost."""
     if study.break_even is None:
         return words.UNKNOWN
     later_s = study.break_even.start_s - study.break_even.baseline_start_s

@@ -20,7 +20,8 @@ class Look(NamedTuple):
     Args:
         style: the fate's style in the terminal.
         mark: the character beside the fate's name; for a measured fate, the plot's symbol.
-        symbol, colour: the symbol (Plotly's name) and the colour (the page's name) of the fate's points in a plot.
+        symbol, colour: the symbol (Plotly's name) and the colour (the page's name) of the fate's points in a
+            plot.
         meaning: explanation of the plot's points; "" if there are few of them.
     """
 
@@ -73,8 +74,8 @@ class Tried:
     """A candidate with its results.
 
     Args:
-        alone: the setting alone against the baseline (with the setting that it needs, against that setting); None if no
-            phase gave an estimate.
+        alone: the setting alone against the baseline (with the setting that it needs, against that setting);
+            None if no phase gave an estimate.
         worth: the bundle with the setting against the bundle without it.
     """
 
@@ -102,7 +103,8 @@ class Tried:
 
     @property
     def word(self) -> str:
-        """Return the fate in words; a setting proved only together with others is not called proved by itself."""
+        """Return the fate in words; a setting proved only together with others is not called proved by
+        itself."""
         ci = self.shown.ci if self.shown is not None else None
         return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else self.look.name
 
@@ -226,8 +228,12 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
 def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
     if candidate.needs:
         beside = [frozenset([id_]) for id_ in candidate.needs]
-        pairs = [one for one in estimates if one.phase == "prune" and one.against_ids in beside and sound(one)]
-        return next((one for one in reversed(pairs) if without(one.ids, candidate.id, ()) == one.against_ids), None)
+        pairs = [
+            one for one in estimates if one.phase == "prune" and one.against_ids in beside and sound(one)
+        ]
+        return next(
+            (one for one in reversed(pairs) if without(one.ids, candidate.id, ()) == one.against_ids), None
+        )
     own = [one for one in estimates if one.arm == candidate.key and one.against == "" and sound(one)]
     for phase in PREFERRED:
         if of_phase := [one for one in own if one.phase == phase]:
@@ -258,8 +264,11 @@ def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | N
 
 
 def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
-    """Compare the joint gain with the product of the parts, by half widths of the logarithms as if independent."""
-    halves = [math.log(ci[1] / ci[0]) / 2 for one in (estimate, *parts) if (ci := interval_of(one)) is not None]
+    """Compare the joint gain with the product of the parts, by half widths of the logarithms as if
+    independent."""
+    halves = [
+        math.log(ci[1] / ci[0]) / 2 for one in (estimate, *parts) if (ci := interval_of(one)) is not None
+    ]
     if len(halves) < len(parts) + 1:
         return "no interval"
     half = math.sqrt(sum(half * half for half in halves))

@@ -1,7 +1,8 @@
 """Provide what a recipe changed: the objective, and where the time goes, before and after.
 
-Both sides of either come from the confirmation, so that their ratio is the speed-up that the study states. A diagnosis
-gives the parts of a bar and never its length, because its single window was timed at another time than the proof.
+Both sides of either come from the confirmation, so that their ratio is the speed-up that the study states. A
+diagnosis gives the parts of a bar and never its length, because its single window was timed at another time
+than the proof.
 """
 
 import math
@@ -40,11 +41,13 @@ def breakdowns(study: Study, names: tuple[str, str] = BEFORE_AND_AFTER) -> list[
     return [] if isinstance(before, Unknown) else [before]
 
 
-def before_and_after(study: Study, names: tuple[str, str] = BEFORE_AND_AFTER) -> tuple[Breakdown, Breakdown] | Unknown:
+def before_and_after(
+    study: Study, names: tuple[str, str] = BEFORE_AND_AFTER
+) -> tuple[Breakdown, Breakdown] | Unknown:
     """Return where the time of a sample or step goes on both sides: lengths as proved, parts as diagnosed.
 
-    Unknown if the proof timed no steps, if a side was not diagnosed, or if something disturbed one of the diagnoses,
-    because the parts of the two bars would then come from different conditions.
+    Unknown if the proof timed no steps, if a side was not diagnosed, or if something disturbed one of the
+    diagnoses, because the parts of the two bars would then come from different conditions.
     """
     before, after = (
         Breakdown.of(name, diagnosis)
@@ -61,4 +64,6 @@ def before_and_after(study: Study, names: tuple[str, str] = BEFORE_AND_AFTER) ->
     if study.run.objective != "throughput" or values is None:
         return Unknown("the proof timed no steps")
     before_s, after_s = values
-    return replace(before, whole_s=before_s, of_what=study.per), replace(after, whole_s=after_s, of_what=study.per)
+    return replace(before, whole_s=before_s, of_what=study.per), replace(
+        after, whole_s=after_s, of_what=study.per
+    )

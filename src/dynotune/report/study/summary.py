@@ -1,7 +1,7 @@
 """Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands.
 
-A terminal gets a screen of 24 lines: the answer, both bars, the first settings, and the command to run next. Pipes,
-files and `--verbose` get all of it.
+A terminal gets a screen of 24 lines: the answer, both bars, the first settings, and the command to run next.
+Pipes, files and `--verbose` get all of it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _head(study: Study) -> RenderableType:
     style = "bold green" if answer.good else "bold yellow"
     told = dict(stats(study))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
-    breaks_even = study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s
+    breaks_even = (
+        study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s
+    )
     rows: list[tuple[str, str | Text]] = [
         ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
         *([("", prose(answer.verdict))] if answer.verdict and not (answer.good and is_brief()) else []),
@@ -83,12 +85,14 @@ def _head(study: Study) -> RenderableType:
 
 
 def _in_blocks(comparison: Comparison) -> str:
-    """Say what blocks within one process said of an arm, and how their baseline compares with the plain window."""
+    """Say what blocks within one process said of an arm, and how their baseline compares with the plain
+    window."""
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
     return (
         f"{words.plain(words.settings(comparison.candidate_settings))}: {words.speedup(comparison)} "
-        f"({words.interval(comparison.ci)}, {comparison.num_pairs} blocks); a step of the baseline against the plain "
+        f"({words.interval(comparison.ci)}, {comparison.num_pairs} blocks); a step of the baseline against "
+        "the plain "
         f"window: {baseline}"
     )
 
@@ -173,7 +177,9 @@ class _Rows:
         room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
         grid = table()
         grid.add_column(no_wrap=True, min_width=widest)
-        grid.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        grid.add_column(
+            overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room)
+        )
         grid.add_column(justify="right", no_wrap=True, min_width=ratio)
         grid.add_column(no_wrap=True, min_width=ends)
         if pictured:
@@ -190,7 +196,8 @@ class _Rows:
 
 
 def _in_the_code(study: Study) -> list[RenderableType]:
-    """Show the first finding that no setting mends, if nothing is proved: what only the code can do, and where."""
+    """Show the first finding that no setting mends, if nothing is proved: what only the code can do, and
+    where."""
     if not study.finished or study.recipe or isinstance(study.diagnosis, Unknown):
         return []
     mended = (one for one in study.diagnosis.findings if one.kind == "speed" and one.severity != "low")
@@ -202,7 +209,8 @@ def _in_the_code(study: Study) -> list[RenderableType]:
 
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:
-    """Choose as many rows as there is room for: some of each fate, the recipe's settings before all others."""
+    """Choose as many rows as there is room for: some of each fate, the recipe's settings before all
+    others."""
     room = most(NUM_IN_BRIEF - 1 if is_brief() else NUM_SETTINGS)
     if len(rows) <= room:
         return list(rows)
@@ -227,7 +235,8 @@ def _cells(row: Tried) -> list[Text]:
 
 
 def _unmeasured(rows: Sequence[Tried], widest: int, room: int) -> Iterator[RenderableType]:
-    """Yield the first unmeasured settings below their fates, with the whole reason, and how many more there are."""
+    """Yield the first unmeasured settings below their fates, with the whole reason, and how many more there
+    are."""
     alike: dict[tuple[str, str], list[Tried]] = {}
     for row in rows:
         alike.setdefault((row.word, row.reason), []).append(row)
@@ -270,7 +279,8 @@ class _Scale:
         return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
 
     def picture(self, estimate: Estimate, style: str) -> Text:
-        """Draw `│` at 1, the interval as a line, the estimate as a point; `‹` and `›` if the interval goes on."""
+        """Draw `│` at 1, the interval as a line, the estimate as a point; `‹` and `›` if the interval goes
+        on."""
         cells = [" "] * PICTURE
         ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
         low, high = map(self.column, ends)
@@ -285,7 +295,9 @@ class _Scale:
 
 
 def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
-    lines = [Text.assemble(("warning: ", "yellow"), prose(warning)) for warning in warnings[: most(NUM_WARNINGS)]]
+    lines = [
+        Text.assemble(("warning: ", "yellow"), prose(warning)) for warning in warnings[: most(NUM_WARNINGS)]
+    ]
     if len(warnings) > most(NUM_WARNINGS):
         lines.append(Text(f"{len(warnings) - NUM_WARNINGS} more warnings: --verbose shows all", style="dim"))
     return [Text("\n").join(lines)] if lines else []
@@ -296,7 +308,9 @@ def _next(study: Study, recipe: str) -> RenderableType:
     shown = {"more-time", "resume", "run", *(() if is_brief() else ("prove",))}
     commands = [one for one in repeats(study, recipe=recipe) if one.kind in shown]
     lines: list[RenderableType] = [
-        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
+        piece
+        for one in commands
+        for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]
     # A study that was stopped has no page yet.
     if commands and not (is_brief() and study.finished):

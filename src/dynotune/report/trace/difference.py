@@ -65,7 +65,9 @@ def _causes(difference: TraceDifference, top: int) -> RenderableType | None:
         if where := place(each.where):
             cause = Text("\n").join([cause, where])
         # A cause that a trace does not name may have cost little there: that is not 0.
-        rows.append((before if each.before_s else NOT_NAMED, after if each.after_s else NOT_NAMED, change, cause))
+        rows.append(
+            (before if each.before_s else NOT_NAMED, after if each.after_s else NOT_NAMED, change, cause)
+        )
     detail = f"{_per(difference).words}; {NOT_NAMED} is a cause that the trace does not show"
     return listed("Time lost", detail, [*CHANGE, ("cause", "place")], rows, top)
 
@@ -106,7 +108,11 @@ def _notes(difference: TraceDifference) -> list[RenderableType]:
         told.append(f"Recorded on different devices: {_list(names[0])} before, {_list(names[1])} after.")
     for which, summary in (("before", difference.before), ("after", difference.after)):
         told += [f"{which}: {note}" for note in summary.notes]
-    return [Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in told)] if told else []
+    return (
+        [Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in told)]
+        if told
+        else []
+    )
 
 
 def _list(names: Iterable[str]) -> str:

@@ -24,7 +24,16 @@ from dynotune.report.trace_parts import (
     title,
     window,
 )
-from dynotune.schema.trace_summary import RANK_PHASES, Calls, Cause, Copies, DeviceTime, Kernels, Place, TraceSummary
+from dynotune.schema.trace_summary import (
+    RANK_PHASES,
+    Calls,
+    Cause,
+    Copies,
+    DeviceTime,
+    Kernels,
+    Place,
+    TraceSummary,
+)
 from dynotune.text import words
 
 # The rest is in the JSON.
@@ -60,7 +69,9 @@ def _head(summary: TraceSummary) -> RenderableType:
 def _notes(summary: TraceSummary) -> list[RenderableType]:
     found: list[RenderableType] = []
     if summary.notes:
-        found.append(Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in summary.notes))
+        found.append(
+            Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in summary.notes)
+        )
     if summary.unknown:
         rows = [
             (Text(words.plain(name), style="dim"), Text(words.plain(why.reason), style="dim"))
@@ -109,7 +120,13 @@ def _device(device: DeviceTime) -> list[RenderableType]:
         for part_s in (device.busy_s, device.compute_s, device.copy_s, device.communication_s)
     ]
     rank = "" if device.rank is None else str(device.rank)
-    return [rank, str(device.device), words.duration(window_s), Bar(OF_A_WINDOW, device.shares, widest=60), *shares]
+    return [
+        rank,
+        str(device.device),
+        words.duration(window_s),
+        Bar(OF_A_WINDOW, device.shares, widest=60),
+        *shares,
+    ]
 
 
 def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
@@ -146,7 +163,9 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
         return None
     whole_s = sum(kernels.total_s for kernels in summary.kernels)
     every = [each for kernels in summary.kernels for each in kernels.classes]
-    classes = sorted(_grouped(every, key=lambda each: (each.name,)), key=lambda alike: -sum(map(_total, alike)))
+    classes = sorted(
+        _grouped(every, key=lambda each: (each.name,)), key=lambda alike: -sum(map(_total, alike))
+    )
     rows = []
     for alike in classes:
         total_s, num = sum(map(_total, alike)), sum(each.num for each in alike)
@@ -179,7 +198,9 @@ def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
     if kernels.in_graphs:
         facts.append(f"{per.count(kernels.in_graphs)} from CUDA graphs")
     if kernels.mean_queue_depth is not None:
-        deepest = "" if kernels.max_queue_depth is None else f", {words.count(kernels.max_queue_depth)} at most"
+        deepest = (
+            "" if kernels.max_queue_depth is None else f", {words.count(kernels.max_queue_depth)} at most"
+        )
         facts.append(f"queue {words.count(kernels.mean_queue_depth)} deep on average{deepest}")
     told = "; ".join(facts) + "."
     if kernels.tensor_core_share is not None:
@@ -204,7 +225,9 @@ def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
         for each in summary.kernels
     ]
     names = ("rank", "kernels", "a second", "mean", "launches", "in graphs", "queue", "tensor cores")
-    table = listed("Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE))
+    table = listed(
+        "Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE)
+    )
     return Padding(table or "", (1, 0, 0, 0))
 
 
@@ -216,7 +239,13 @@ def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
         key=lambda alike: -sum(map(_total, alike)),
     )
     rows = [_copies_of(alike, per, num_ranks) for alike in grouped]
-    columns = [("kind", "left"), ("time", "right"), ("exposed", "right"), ("copies", "right"), ("bytes", "right")]
+    columns = [
+        ("kind", "left"),
+        ("time", "right"),
+        ("exposed", "right"),
+        ("copies", "right"),
+        ("bytes", "right"),
+    ]
     columns += [("median", "right"), ("achieved", "right")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
     return listed("Copies", detail, columns, rows, top)
@@ -283,7 +312,13 @@ def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
         )
         for gap in sorted(summary.gaps, key=lambda gap: -gap.duration_s)
     ]
-    columns = [("gap", "right"), ("at", "right"), ("waits for", "left"), ("on", "left"), ("meanwhile", "place")]
+    columns = [
+        ("gap", "right"),
+        ("at", "right"),
+        ("waits for", "left"),
+        ("on", "left"),
+        ("meanwhile", "place"),
+    ]
     return listed("Longest gaps", "in which the device ran nothing", columns, rows, top)
 
 
@@ -332,14 +367,20 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
         told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
-    return Group(table or title("Ranks"), Text(told, style="dim"), *([Padding(phases, (1, 0, 0, 0))] if phases else []))
+    return Group(
+        table or title("Ranks"), Text(told, style="dim"), *([Padding(phases, (1, 0, 0, 0))] if phases else [])
+    )
 
 
 def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
     """Show operators, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
     named = [
-        (sum(each.self_s for each in alike) / num_ranks, sum(each.num for each in alike) / num_ranks, alike[0].name)
+        (
+            sum(each.self_s for each in alike) / num_ranks,
+            sum(each.num for each in alike) / num_ranks,
+            alike[0].name,
+        )
         for alike in _grouped(summary.operators, key=lambda each: (each.name,))
     ]
     rows = [
@@ -369,7 +410,9 @@ def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
         for each in sorted(summary.memory, key=lambda each: -each.peak_allocated_bytes)
     ]
     columns = [("on", "left"), ("peak allocated", "right"), ("peak reserved", "right")]
-    return listed("Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE))
+    return listed(
+        "Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE)
+    )
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], tuple[str, ...]]) -> list[list[T]]:

@@ -1,4 +1,5 @@
-"""Turn samples into batches: cached, decoded, grouped by length or packed; and upload batches ahead of time."""
+"""Turn samples into batches: cached, decoded, grouped by length or packed; and upload batches ahead of
+time."""
 
 from dynotune.runtime.data.cache import SampleCache
 from dynotune.runtime.data.decoding import Decoded, decode_on_device

@@ -1,4 +1,5 @@
-"""Handle batches as loaders make them: tensors in dicts, tuples, dataclasses and objects with their own `to` method."""
+"""Handle batches as loaders make them: tensors in dicts, tuples, dataclasses and objects with their own `to`
+method."""
 
 import copy
 import dataclasses
@@ -12,7 +13,8 @@ from dynotune.runtime.errors import InputError
 
 
 def has_own_to(batch: Any) -> bool:
-    """Return whether `batch` is not a tensor but has its own `to` (PackedSequence, BatchEncoding, graph batches)."""
+    """Return whether `batch` is not a tensor but has its own `to` (PackedSequence, BatchEncoding, graph
+    batches)."""
     return not isinstance(batch, (torch.Tensor, type)) and callable(getattr(batch, "to", None))
 
 
@@ -23,7 +25,9 @@ def moved_by_itself(batch: Any, device: torch.device) -> Any:
     except (TypeError, ValueError):
         return batch.to(device)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return batch.to(device, non_blocking=True) if takes_any or "non_blocking" in parameters else batch.to(device)
+    return (
+        batch.to(device, non_blocking=True) if takes_any or "non_blocking" in parameters else batch.to(device)
+    )
 
 
 def mapped(batch: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -66,7 +70,8 @@ def _mapped_mapping(batch: Mapping[Any, Any], leaf: Callable[[Any], Any]) -> Any
 
 
 def readers(batch: Any, _seen: set[int] | None = None) -> Iterator[Any]:
-    """Return the objects that must know their readers' streams: tensors, and objects with a `record_stream`."""
+    """Return the objects that must know their readers' streams: tensors, and objects with a
+    `record_stream`."""
     seen = set() if _seen is None else _seen
     if id(batch) in seen or isinstance(batch, (str, bytes, int, float, complex, type, type(None))):
         return

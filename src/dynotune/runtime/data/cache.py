@@ -23,12 +23,14 @@ __all__ = ["SampleCache"]
 class SampleCache(Dataset):  # type: ignore[misc]
     """A map-style dataset that computes each sample once, and then reads it from files in a folder.
 
-    Workers, the ranks of a host and later jobs may share the folder. A folder in `/dev/shm` is memory, and counts
-    towards the container's memory limit. Apply random augmentation after the cache: a cached sample never changes.
+    Workers, the ranks of a host and later jobs may share the folder. A folder in `/dev/shm` is memory, and
+    counts towards the container's memory limit. Apply random augmentation after the cache: a cached sample
+    never changes.
 
-    Samples are CPU tensors, numpy arrays, numbers, strings and None, also in tuples, lists and dicts. Files contain no
-    pickles; damaged files are computed again. No sample is evicted, because each epoch draws every sample. When less
-    than a 20th of the file system is free, or a write fails, one warning is given and no further sample is kept.
+    Samples are CPU tensors, numpy arrays, numbers, strings and None, also in tuples, lists and dicts. Files
+    contain no pickles; damaged files are computed again. No sample is evicted, because each epoch draws every
+    sample. When less than a 20th of the file system is free, or a write fails, one warning is given and no
+    further sample is kept.
 
     Args:
         dataset: the dataset to cache; also available as the attribute `dataset`.
@@ -49,7 +51,9 @@ class SampleCache(Dataset):  # type: ignore[misc]
             if self.folder.exists() and any(self.folder.iterdir()):
                 found = self._marker.read_bytes()
             if max_bytes < 1 or found[20:] not in (b"", self._holds):
-                raise ValueError(f"it has {found[20:220]!r}, not {self._holds!r}" if found else "max_bytes is below 1")
+                raise ValueError(
+                    f"it has {found[20:220]!r}, not {self._holds!r}" if found else "max_bytes is below 1"
+                )
         except (OSError, ValueError) as error:
             hint = "Choose another folder, or remove this one."
             raise InputError(f"{folder} cannot be the cache: {error}.", hint=hint) from error
@@ -73,7 +77,9 @@ class SampleCache(Dataset):  # type: ignore[misc]
             except (OSError, ValueError) as error:
                 self._is_stopped = True
                 if self._unsaid.read(8):
-                    warnings.warn(f"{self.folder} takes no more samples: {error}", RuntimeWarning, stacklevel=2)
+                    warnings.warn(
+                        f"{self.folder} takes no more samples: {error}", RuntimeWarning, stacklevel=2
+                    )
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +89,8 @@ class SampleCache(Dataset):  # type: ignore[misc]
         self.__dict__.update(state, _unsaid=_unsaid())
 
     def _store(self, path: Path, data: bytes, is_damaged: bool) -> None:
-        """Count the bytes before writing: if the process is killed in between, less is stored than counted."""
+        """Count the bytes before writing: if the process is killed in between, less is stored than
+        counted."""
         self.folder.mkdir(0o700, parents=True, exist_ok=True)
         if not self._count(len(data)):
             return
@@ -147,11 +154,20 @@ def _taken_apart(value: Any, body: bytearray) -> Any:
     if kind in (tuple, list, dict):
         values = [list(value), list(value.values())] if kind is dict else value
         return [kind.__name__, *(_taken_apart(each, body) for each in values)]
-    if kind is torch.Tensor and value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized:
+    if (
+        kind is torch.Tensor
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    ):
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
         of, value = str(value.dtype)[6:], plain[..., None].view(torch.uint8).numpy()
-    elif not (kind is numpy.ndarray or isinstance(value, numpy.generic)) or value.dtype.kind not in "biufcmMSU":
-        hint = "Make tensors, arrays, numbers or strings of it before the cache; numpy.asarray(…) of a picture."
+    elif (
+        not (kind is numpy.ndarray or isinstance(value, numpy.generic)) or value.dtype.kind not in "biufcmMSU"
+    ):
+        hint = (
+            "Make tensors, arrays, numbers or strings of it before the cache; numpy.asarray(…) of a picture."
+        )
         raise InputError(f"A {kind.__module__}.{kind.__qualname__} in a sample cannot be kept.", hint=hint)
     body += bytes(-len(body) % 64)
     begin = len(body)
@@ -166,7 +182,13 @@ def _put_together(structure: Any, body: memoryview) -> Any:
     kind, *rest = structure
     if kind in ("tuple", "list", "dict"):
         values = [_put_together(each, body) for each in rest]
-        return dict(zip(*values, strict=True)) if kind == "dict" else tuple(values) if kind == "tuple" else values
+        return (
+            dict(zip(*values, strict=True))
+            if kind == "dict"
+            else tuple(values)
+            if kind == "tuple"
+            else values
+        )
     of, dtype, *shape, begin = rest
     array = sys.modules["numpy"].ndarray(shape, dtype, body, begin)
     if array.dtype.hasobject:

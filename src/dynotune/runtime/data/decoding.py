@@ -25,8 +25,11 @@ class Decoded:
     errors: dict[int, Exception]
 
 
-def decode_on_device(sources: Sequence[str | os.PathLike[str] | bytes], device: torch.device | str) -> Decoded:
-    """Decode pictures to RGB: on a CUDA device JPEG files by nvJPEG, through torchvision; all others by Pillow.
+def decode_on_device(
+    sources: Sequence[str | os.PathLike[str] | bytes], device: torch.device | str
+) -> Decoded:
+    """Decode pictures to RGB: on a CUDA device JPEG files by nvJPEG, through torchvision; all others by
+    Pillow.
 
     Let the DataLoader's workers read the bytes, and decode a batch in the training process, for instance in a
     `Prefetcher`'s `transform`. EXIF orientation is ignored.
@@ -57,14 +60,22 @@ def _content(source: str | os.PathLike[str] | bytes) -> bytes | Exception:
         return error
 
 
-def _on_gpu(files: list[bytes | Exception], places: list[int], device: torch.device) -> dict[int, torch.Tensor]:
-    """Decode all pictures in one call; if the call fails, decode each half, until the files that fail are found."""
+def _on_gpu(
+    files: list[bytes | Exception], places: list[int], device: torch.device
+) -> dict[int, torch.Tensor]:
+    """Decode all pictures in one call; if the call fails, decode each half, until the files that fail are
+    found."""
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
 
         encoded = [torch.frombuffer(bytearray(files[at]), dtype=torch.uint8) for at in places]  # type: ignore[arg-type]
-        return dict(zip(places, decode_jpeg(encoded, ImageReadMode.RGB, device) if places else (), strict=True))
-    except (ImportError, RuntimeError):  # not installed, built for another torch, or a file that it cannot decode
+        return dict(
+            zip(places, decode_jpeg(encoded, ImageReadMode.RGB, device) if places else (), strict=True)
+        )
+    except (
+        ImportError,
+        RuntimeError,
+    ):  # not installed, built for another torch, or a file that it cannot decode
         half = len(places) // 2
         return _on_gpu(files, places[:half], device) | _on_gpu(files, places[half:], device) if half else {}
 

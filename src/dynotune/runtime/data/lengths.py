@@ -20,9 +20,9 @@ _BUCKET = math.log(1.1)
 class LengthBatchSampler(Sampler):  # type: ignore[misc]
     """Yields batches of indices of sequences with similar lengths; each sequence once per epoch, on one rank.
 
-    For `DataLoader(dataset, batch_sampler=…)`. All ranks get equally many batches, of similar cost in each step: large
-    batches are halved until the numbers match. If each holds one sequence, some are repeated, or left out with
-    `drop_last`. A complete iteration begins the next epoch; `len()` is then that epoch's.
+    For `DataLoader(dataset, batch_sampler=…)`. All ranks get equally many batches, of similar cost in each
+    step: large batches are halved until the numbers match. If each holds one sequence, some are repeated, or
+    left out with `drop_last`. A complete iteration begins the next epoch; `len()` is then that epoch's.
 
     Args:
         lengths: lengths of all sequences, in tokens.
@@ -30,10 +30,12 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         max_tokens: most tokens in a batch: its size times its longest sequence, or their sum with `packed`.
         packed: make batches for `pack`, which mix sequences of all lengths.
         rank, num_ranks: this process's rank, and how many there are; by default those of `torch.distributed`.
-        drop_last: with `batch_size` alone, leave out some sequences in each epoch instead of making a smaller batch.
+        drop_last: with `batch_size` alone, leave out some sequences in each epoch instead of making a smaller
+            batch.
 
     Raises:
-        InputError: if there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
+        InputError: if there is no limit, a limit is below 1, a length is negative, or the rank does not
+            exist.
         TooLargeError: if a sequence is longer than `max_tokens`.
     """
 
@@ -49,7 +51,8 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         over = [length for length in lengths if max_tokens is not None and length > max_tokens]
         if over:
             raise TooLargeError(
-                f"{len(over)} sequences are longer than max_tokens={max_tokens}; the longest has {max(over)}.",
+                f"{len(over)} sequences are longer than max_tokens={max_tokens}; the longest has "
+                f"{max(over)}.",
                 hint="Cut them, or leave them out.",
             )
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -60,7 +63,9 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         self.batch_size, self.drop_last, self.epoch = batch_size, drop_last, 0
         self._lengths, self._max_tokens, self._packed, self._shuffle = lengths, max_tokens, packed, shuffle
         self._seed = seed
-        self._bucket = torch.tensor([0 if packed else int(math.log(max(1, each)) / _BUCKET) for each in lengths])
+        self._bucket = torch.tensor(
+            [0 if packed else int(math.log(max(1, each)) / _BUCKET) for each in lengths]
+        )
         self._begin, self._num_drawn = 0, 0
         self._planned: tuple[int, list[list[int]]] = -1, []
 
@@ -86,11 +91,14 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         return {"epoch": self.epoch, "num_batches": done, "plan": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the next iteration from a saved state; InputError if the saved sampler drew other batches."""
+        """Continue the next iteration from a saved state; InputError if the saved sampler drew other
+        batches."""
         names = ("plan", "epoch", "num_batches")
         known: list[Any] = [state.get(name) for name in names] if isinstance(state, Mapping) else []
         if not known or not all(isinstance(value, int) and value >= 0 for value in known):
-            raise InputError("This is no state of a LengthBatchSampler.", hint="Give what state_dict() returned.")
+            raise InputError(
+                "This is no state of a LengthBatchSampler.", hint="Give what state_dict() returned."
+            )
         if known[0] != self._identity():
             raise InputError("The state is of a sampler with other lengths, limits, ranks or another seed.")
         self.epoch, self._begin = int(state["epoch"]), int(state["num_batches"])
@@ -107,7 +115,10 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
             steps = torch.arange(len(every) // self._num_ranks)
             if self._shuffle:
                 steps = torch.randperm(len(steps), generator=generator)
-            self._planned = self.epoch, [every[step * self._num_ranks + self._rank] for step in steps.tolist()]
+            self._planned = (
+                self.epoch,
+                [every[step * self._num_ranks + self._rank] for step in steps.tolist()],
+            )
         return self._planned[1]
 
     def _order(self, generator: torch.Generator) -> list[int]:

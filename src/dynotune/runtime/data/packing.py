@@ -21,15 +21,17 @@ def pack(
 
     Returns:
         Each key of the samples as a tensor [1, tokens]; `position_ids` [1, tokens], from 0 in each sequence;
-        `cu_seqlens` [sequences + 1] int32, the start of each sequence and the end of the last; `max_seqlen`. The first
-        of each sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
+        `cu_seqlens` [sequences + 1] int32, the start of each sequence and the end of the last; `max_seqlen`.
+        The first of each sequence's `labels` becomes -100: a causal loss would predict it from the sequence
+        before.
 
     Args:
-        for_transformers: use the names that Transformers' FlashAttention expects for `cu_seqlens` and `max_seqlen`.
+        for_transformers: use the names that Transformers' FlashAttention expects for `cu_seqlens` and
+            `max_seqlen`.
 
     Raises:
-        InputError: if there is no sample, a sample is empty, samples have different keys, or a key does not have one
-            value per token.
+        InputError: if there is no sample, a sample is empty, samples have different keys, or a key does not
+            have one value per token.
         TooLargeError: if there are more than `max_tokens` tokens.
     """
     if not all("input_ids" in sample for sample in samples):
@@ -65,14 +67,15 @@ def check_packing(
     samples: Sequence[Mapping[str, Any]],
     call: Callable[[torch.nn.Module, Packed], torch.Tensor] | None = None,
 ) -> float:
-    """Compare a model's outputs for packed sequences with those for each alone, and with changed tokens in the others.
+    """Compare a model's outputs for packed sequences with those for each alone, and with changed tokens in
+    the others.
 
     The model runs in `eval()` without gradients; changed tokens in the others must not change an output.
 
     Args:
         samples: two or more samples with `input_ids`, on the CPU.
-        call: `call(model, packed)` returns the outputs [1, tokens, …]; by default `forward` gets the keys that it
-            accepts, and `logits` or the first output is compared.
+        call: `call(model, packed)` returns the outputs [1, tokens, …]; by default `forward` gets the keys
+            that it accepts, and `logits` or the first output is compared.
 
     Returns:
         The largest difference, as a share of the largest output.
@@ -106,8 +109,12 @@ def check_packing(
                 mixed = outputs(others).split([len(one) for one in tokens])[at] - together[at]
                 if float(mixed.abs().max()) > 4 * eps * scale:
                     raise NumericsError(
-                        f"Attention mixes packed sequences: outputs of sequence {at} change with tokens of others.",
-                        hint="Use an attention that knows cu_seqlens or position_ids (Transformers: use_cache=False).",
+                        f"Attention mixes packed sequences: outputs of sequence {at} change with tokens of "
+                        "others.",
+                        hint=(
+                            "Use an attention that knows cu_seqlens or position_ids (Transformers: "
+                            "use_cache=False)."
+                        ),
                     )
     finally:
         for module, is_training in modes:
@@ -115,7 +122,8 @@ def check_packing(
     difference = max(float((a - b).abs().max()) for a, b in zip(together, alone, strict=True)) / scale
     if not difference <= eps**0.5:
         raise NumericsError(
-            f"Outputs of packed sequences differ by {difference:.2g} of the largest from those of each alone.",
+            f"Outputs of packed sequences differ by {difference:.2g} of the largest from those of each "
+            "alone.",
             hint="The model must take position_ids, from 0 in each sequence.",
         )
     return difference
@@ -125,5 +133,7 @@ def _call(model: torch.nn.Module, packed: Packed) -> torch.Tensor:
     parameters = inspect.signature(model.forward).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     found: Any = model(**{key: each for key, each in packed.items() if takes_all or key in parameters})
-    logits: torch.Tensor = found if torch.is_tensor(found) else found["logits"] if hasattr(found, "keys") else found[0]
+    logits: torch.Tensor = (
+        found if torch.is_tensor(found) else found["logits"] if hasattr(found, "keys") else found[0]
+    )
     return logits

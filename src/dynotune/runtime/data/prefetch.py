@@ -29,8 +29,10 @@ NUM_PINNED_SLOTS = 3
 class PrefetcherStats:
     """Totals of a Prefetcher over all of its iterations.
 
-    `staged_bytes` of the `uploaded_bytes` were pageable, and went through pinned buffers. Host time spent inside
-    `next`: `loading_s` in the loader, `staging_s` in copies to pinned buffers, `throttled_s` in waits for the device.
+    `staged_bytes` of the `uploaded_bytes` were pageable, and went through pinned buffers. Host time spent
+    inside
+    `next`: `loading_s` in the loader, `staging_s` in copies to pinned buffers, `throttled_s` in waits for the
+        device.
     """
 
     num_batches: int = 0
@@ -53,7 +55,8 @@ class _Iteration:
     loader: Iterator[Any]
     ring: PinnedRing
     ahead: deque[_Ahead | Exception] = field(default_factory=deque)
-    # The ends of uploads, and what they read: memory that others pinned is freed without asking about uploads.
+    # The ends of uploads, and what they read: memory that others pinned is freed without asking about
+    # uploads.
     reading: deque[tuple[Event, Any]] = field(default_factory=deque)
     # What the caller's stream had to do when each batch was asked for.
     asked: deque[Event] = field(default_factory=deque)
@@ -73,16 +76,17 @@ class _Iteration:
 class Prefetcher(Generic[Batch]):
     """Iterates over the batches of `loader` on the device; `depth` batches are uploaded ahead.
 
-    Tensors, nested in dicts, lists, tuples, named tuples and dataclasses, are uploaded on a side stream and arrive in
-    containers of the same types; an object with its own `to` is moved by that method. Pinned tensors are uploaded
-    directly (the loader must not overwrite them); pageable tensors go through reused pinned buffers. All other objects
-    pass unchanged. A batch is valid on the stream that is current when the batch is returned, and may be kept.
+    Tensors, nested in dicts, lists, tuples, named tuples and dataclasses, are uploaded on a side stream and
+    arrive in containers of the same types; an object with its own `to` is moved by that method. Pinned
+    tensors are uploaded directly (the loader must not overwrite them); pageable tensors go through reused
+    pinned buffers. All other objects pass unchanged. A batch is valid on the stream that is current when the
+    batch is returned, and may be kept.
 
-    There is no extra thread: the loader runs in the iterating thread, between its steps. So random numbers are drawn in
-    the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of `transform`
-    is raised in place of its batch, after all earlier batches. The host waits when it is more than `depth` batches
-    ahead of the device. So at most 2 * depth + 1 batches (2 with depth 0) are on the device at once, besides batches
-    that the caller keeps.
+    There is no extra thread: the loader runs in the iterating thread, between its steps. So random numbers
+    are drawn in the same order each time, and leaving the loop early leaves nothing behind. An error of the
+    loader or of `transform` is raised in place of its batch, after all earlier batches. The host waits when
+    it is more than `depth` batches ahead of the device. So at most 2 * depth + 1 batches (2 with depth 0) are
+    on the device at once, besides batches that the caller keeps.
 
     Args:
         loader: a DataLoader, or any iterable of batches; each iteration restarts it.
@@ -110,7 +114,9 @@ class Prefetcher(Generic[Batch]):
         if depth < 0:
             raise InputError(f"depth is {depth}; it is the number of batches ahead, 0 or more.")
         if dtype is not None and not dtype.is_floating_point:
-            raise InputError(f"dtype is {dtype}; only floating-point tensors are converted, to a floating-point dtype.")
+            raise InputError(
+                f"dtype is {dtype}; only floating-point tensors are converted, to a floating-point dtype."
+            )
         self.loader = loader
         self._streams = streams.of(device)
         self._depth = depth
@@ -136,8 +142,8 @@ class Prefetcher(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """Restart the loader and yield its batches on the device.
 
-        Raises: what the loader and `transform` raise, in place of the batch; CaptureError during a graph's capture;
-        ForkedError in a child that was forked after the Prefetcher was made.
+        Raises: what the loader and `transform` raise, in place of the batch; CaptureError during a graph's
+        capture; ForkedError in a child that was forked after the Prefetcher was made.
         """
         self._lifetime.check()
         self._streams.refuse_capture("Prefetcher uploads")
@@ -168,7 +174,8 @@ class Prefetcher(Generic[Batch]):
     def _throttle(self, run: _Iteration) -> None:
         """Wait on the host until the device has finished the work that was enqueued `depth` batches ago.
 
-        Without this wait, a host that never synchronises runs ahead, and each batch in between takes new memory.
+        Without this wait, a host that never synchronises runs ahead, and each batch in between takes new
+        memory.
         """
         run.asked.append(self._streams.record(self._streams.current()))
         if len(run.asked) <= max(self._depth, 1):
@@ -216,7 +223,8 @@ class Prefetcher(Generic[Batch]):
         return batch
 
     def _order_behind_the_caller(self, source: Any) -> None:
-        """Order the side stream behind the caller's stream, which made the tensors that are already on the device."""
+        """Order the side stream behind the caller's stream, which made the tensors that are already on the
+        device."""
         there = [found for found in readers(source) if self._is_here(found)]
         if there and self._streams.pins:
             self._streams.wait(self._side, self._streams.record(self._streams.current()))
@@ -227,11 +235,13 @@ class Prefetcher(Generic[Batch]):
         return isinstance(found, torch.Tensor) and self._streams.holds(found)
 
     def _moved_in_line(self, source: Any) -> Any:
-        """Move an object that exposes no tensors, on the caller's stream: no other stream can be kept safe for it."""
+        """Move an object that exposes no tensors, on the caller's stream: no other stream can be kept safe
+        for it."""
         if self._streams.pins and not self._said_slow:
             self._said_slow = True
             _log.warning(
-                "%s shows no tensors and has no record_stream(): it is uploaded on the computing stream, unhidden.",
+                "%s shows no tensors and has no record_stream(): it is uploaded on the computing stream, "
+                "unhidden.",
                 type(source).__name__,
             )
         batch = moved_by_itself(source, self._streams.device)
@@ -282,7 +292,12 @@ def _uploaded(batch: Any, ring: PinnedRing, side: Stream, counts: PrefetcherStat
 
 
 def _through(
-    slot: Slot, batch: Any, staged: list[torch.Tensor], ring: PinnedRing, side: Stream, counts: PrefetcherStats
+    slot: Slot,
+    batch: Any,
+    staged: list[torch.Tensor],
+    ring: PinnedRing,
+    side: Stream,
+    counts: PrefetcherStats,
 ) -> Any:
     streams = ring.streams
     placed: dict[int, torch.Tensor] = {}
@@ -300,15 +315,23 @@ def _through(
         placed[id(leaf)] = there
         offset_bytes += aligned(leaf.nbytes)
     with streams.on(side):
-        return mapped(batch, lambda leaf: placed[id(leaf)] if id(leaf) in placed else _sent(leaf, streams.device))
+        return mapped(
+            batch, lambda leaf: placed[id(leaf)] if id(leaf) in placed else _sent(leaf, streams.device)
+        )
 
 
 def _sent(leaf: Any, device: torch.device) -> Any:
-    return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else moved_by_itself(leaf, device)
+    return (
+        leaf.to(device, non_blocking=True)
+        if isinstance(leaf, torch.Tensor)
+        else moved_by_itself(leaf, device)
+    )
 
 
 def _is_plain(leaf: torch.Tensor) -> bool:
     """Return whether copying the values is enough for `leaf`: subclasses and graph leaves move themselves."""
     if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
         return False
-    return leaf.numel() > 0 and not (leaf.requires_grad or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())
+    return leaf.numel() > 0 and not (
+        leaf.requires_grad or leaf.is_quantized or leaf.is_conj() or leaf.is_neg()
+    )

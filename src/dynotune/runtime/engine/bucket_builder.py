@@ -1,4 +1,5 @@
-"""Build an engine's buckets: for each, the fastest requested way that works, checked against the eager model."""
+"""Build an engine's buckets: for each, the fastest requested way that works, checked against the eager
+model."""
 
 import logging
 import time
@@ -28,7 +29,8 @@ _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class _Forward(NamedTuple):
-    """The model, eager or compiled. `wanted`: it was requested; otherwise it is only used if nothing else works."""
+    """The model, eager or compiled. `wanted`: it was requested; otherwise it is only used if nothing else
+    works."""
 
     name: str
     call: Callable[..., Any]
@@ -70,7 +72,9 @@ class Built:
             self.graph.reset()
 
 
-def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool) -> torch.Tensor:
+def prepared_input(
+    tensor: torch.Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
+) -> torch.Tensor:
     """Return `tensor` converted as the model requires; the same tensor if nothing changes."""
     if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
         return tensor.to(device, dtype, memory_format=torch.channels_last)
@@ -119,13 +123,16 @@ def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[...
     try:
         return torch.compile(model, **{"dynamic": False, **arguments})  # type: ignore[no-any-return]
     except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"torch.compile does not take {arguments}: {error}", hint="See its documentation.") from error
+        raise InputError(
+            f"torch.compile does not take {arguments}: {error}", hint="See its documentation."
+        ) from error
 
 
 class Builder:
     """Builds the `Built` of each bucket; all share one pool of graph memory.
 
-    `capturer`: makes graphs; None for no graphs. `run`: runs a bucket on inputs as a call does, for the check.
+    `capturer`: makes graphs; None for no graphs. `run`: runs a bucket on inputs as a call does, for the
+        check.
     """
 
     def __init__(
@@ -163,7 +170,9 @@ class Builder:
         seen = self._prepared.observation
         if self._capturer is not None and not seen.waits:
             # What copies from the host can be captured only where compiling takes the copy away.
-            yield from (_Way(True, forward) for forward in self._forwards if forward.compiled or not seen.uploads)
+            yield from (
+                _Way(True, forward) for forward in self._forwards if forward.compiled or not seen.uploads
+            )
         yield from (_Way(False, forward) for forward in self._forwards)
 
     def _fastest(self, bucket: Bucket) -> Built:
@@ -219,9 +228,11 @@ class Builder:
     def _refuse(self, built: Built) -> None:
         dtype = str(self._prepared.dtype).removeprefix("torch.")
         raise NumericsError(
-            f"In {dtype} the outputs for the bucket {built.bucket} differ from the eager model's by {built.error:.2g}, "
+            f"In {dtype} the outputs for the bucket {built.bucket} differ from the eager model's by "
+            f"{built.error:.2g}, "
             f"more than the tolerance {self._prepared.tolerance:.2g}.",
-            hint="Use a wider dtype (bfloat16 where float16 overflows), state a tolerance that you accept, or, where "
+            hint="Use a wider dtype (bfloat16 where float16 overflows), state a tolerance that you accept, "
+            "or, where "
             "outputs are indices or sorted, an error measure of your own.",
         )
 
@@ -282,8 +293,8 @@ def _tuned_convolutions(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _no_recompile_limit(compiles: bool) -> Iterator[None]:
-    """Lift torch's limit on recompilations, so that every bucket is compiled. torch counts all versions of one
-    `forward`, also those of other engines, and silently runs every version beyond the eighth eagerly."""
+    """Lift torch's limit on recompilations, so that every bucket is compiled. torch counts all versions of
+    one `forward`, also those of other engines, and silently runs every version beyond the eighth eagerly."""
     if not compiles:
         yield
         return

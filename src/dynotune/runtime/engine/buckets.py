@@ -12,7 +12,8 @@ Shapes = tuple[tuple[int, ...], ...]
 """The shape of each input, in order."""
 
 _MAX_REMEMBERED = 1024
-"""Largest number of shapes without a bucket of their own to remember: an endless variety must not fill memory."""
+"""Largest number of shapes without a bucket of their own to remember: an endless variety must not fill
+memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ class Bucket:
     def samples(self, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
         """Make seeded inputs on `device`, to build and check with.
 
-        From shapes alone, values are uniform in [0, 1). From an example, seed 0 gives the example itself, any other
-        seed its values in another order; integers and booleans stay as they are, as they may be indices or masks.
+        From shapes alone, values are uniform in [0, 1). From an example, seed 0 gives the example itself, any
+        other seed its values in another order; integers and booleans stay as they are, as they may be indices
+        or masks.
         """
         generator = torch.Generator(device).manual_seed(seed)
         if self.example is None:
@@ -69,12 +71,12 @@ def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
     """Parse the argument `shapes` of an engine into buckets, largest first.
 
     Args:
-        shapes: a list of buckets or a single bucket; a bucket is a shape `(B, C, H, W)`, an example tensor or array, or
-            a tuple of these, one per input of the model.
+        shapes: a list of buckets or a single bucket; a bucket is a shape `(B, C, H, W)`, an example tensor or
+            array, or a tuple of these, one per input of the model.
         dtype: dtype of floating-point inputs, as the model receives them.
 
-    Raises InputError if the form is wrong, a list is empty, a dimension is below 1, a bucket occurs twice, or buckets
-    differ in the number or the dtypes of their inputs.
+    Raises InputError if the form is wrong, a list is empty, a dimension is below 1, a bucket occurs twice, or
+    buckets differ in the number or the dtypes of their inputs.
     """
     listed = shapes if isinstance(shapes, list) else [shapes]
     buckets = [_bucket(one, dtype) for one in listed]
@@ -99,7 +101,9 @@ def _bucket(one: Any, dtype: torch.dtype) -> Bucket:
     if all(_is_shape(item) for item in inputs):
         shapes = tuple(tuple(item) for item in inputs)
         if any(size < 1 for shape in shapes for size in shape):
-            raise InputError(f"The shape {one} has a dimension below 1.", hint="Every dimension must be at least 1.")
+            raise InputError(
+                f"The shape {one} has a dimension below 1.", hint="Every dimension must be at least 1."
+            )
         return Bucket(shapes, (dtype,) * len(shapes))
     if any(_is_shape(item) for item in inputs):
         raise InputError(
@@ -126,7 +130,8 @@ def _is_shape(item: Any) -> bool:
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
-    """Return `value` as a tensor that shares its memory; accepts numpy arrays and objects with `__array_interface__`.
+    """Return `value` as a tensor that shares its memory; accepts numpy arrays and objects with
+    `__array_interface__`.
 
     Raises InputError if the value is neither a tensor nor an array.
     """
@@ -139,14 +144,18 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
             raise InputError(f"{what} cannot become a tensor: {error}", hint="Convert it first.") from error
     raise InputError(
         f"{what} is a {type(value).__name__}, not a tensor.",
-        hint="Pass tensors or numpy arrays, by position; wrap a model that takes anything else in a small nn.Module.",
+        hint=(
+            "Pass tensors or numpy arrays, by position; wrap a model that takes anything else in a small "
+            "nn.Module."
+        ),
     )
 
 
 class Padding:
     """Dimensions in which a call may be padded to a bucket, and the fill values.
 
-    `pad`: "batch" pads dimension 0 with zeros; a mapping gives the fill value for each dimension; None pads nothing.
+    `pad`: "batch" pads dimension 0 with zeros; a mapping gives the fill value for each dimension; None pads
+        nothing.
     """
 
     def __init__(self, pad: str | Mapping[int, float] | None) -> None:
@@ -159,7 +168,10 @@ class Padding:
         else:
             raise InputError(
                 f"pad={pad!r} is not understood.",
-                hint='Use "batch", a mapping of dimensions (0 or more) to fill values such as {2: 0, 3: 0}, or None.',
+                hint=(
+                    'Use "batch", a mapping of dimensions (0 or more) to fill values such as {2: 0, 3: '
+                    "0}, or None."
+                ),
             )
 
     def fits(self, shapes: Shapes, bucket: Bucket) -> bool:
@@ -177,7 +189,8 @@ class Padding:
 
     @staticmethod
     def _same_batch(shapes: Shapes, bucket: Bucket) -> bool:
-        """Return whether the other inputs have as many rows as the first, or as the bucket's (no batch dimension)."""
+        """Return whether the other inputs have as many rows as the first, or as the bucket's (no batch
+        dimension)."""
         if not shapes[0]:
             return True
         return all(
@@ -186,7 +199,8 @@ class Padding:
         )
 
     def write(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` into the corner of `target` with conversion, and fill the rest; on the current stream."""
+        """Copy `source` into the corner of `target` with conversion, and fill the rest; on the current
+        stream."""
         if source.shape == target.shape:
             target.copy_(source)
             return
@@ -200,7 +214,8 @@ class Padding:
 
 
 class BucketTable:
-    """Table that finds the bucket for given shapes: an exact match, else the smallest bucket that padding reaches.
+    """Table that finds the bucket for given shapes: an exact match, else the smallest bucket that padding
+    reaches.
 
     `buckets`: the buckets that were built. `padding`: dimensions that may be padded.
     """

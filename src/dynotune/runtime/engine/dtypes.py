@@ -1,6 +1,8 @@
-"""Choose the dtype for an engine with `dtype="auto"`: the fastest whose results on the user's inputs are no worse.
+"""Choose the dtype for an engine with `dtype="auto"`: the fastest whose results on the user's inputs are no
+worse.
 
-An error is an output's distance from the same model's output in float64. `dynotune precision` has the same rule.
+An error is an output's distance from the same model's output in float64. `dynotune precision` has the same
+rule.
 """
 
 from __future__ import annotations
@@ -26,22 +28,30 @@ from dynotune.runtime.engine.prepare import Checked, Inputs, own_dtype
 from dynotune.runtime.engine.stats import DtypeTried
 
 NO_WORSE, NOTHING = 4.0, 2.0**-24
-"""Errors up to this factor (two bits) times the model's own error are no worse; errors below NOTHING do not count."""
+"""Errors up to this factor (two bits) times the model's own error are no worse; errors below NOTHING do not
+count."""
 WORTH = 1.02
 NUM_ROUNDS, NUM_CALLS = 8, 5
 REACH = 2.365 / math.sqrt(NUM_ROUNDS)
 """Half an interval at 95%, in standard deviations: Student's t of 7 degrees of freedom."""
 
 Made = tuple[torch.nn.Module, torch.dtype]
-QUANTIZED = {"int8": "Int8DynamicActivationInt8WeightConfig", "fp8": "Float8DynamicActivationFloat8WeightConfig"}
+QUANTIZED = {
+    "int8": "Int8DynamicActivationInt8WeightConfig",
+    "fp8": "Float8DynamicActivationFloat8WeightConfig",
+}
 
 
-def candidates(model: torch.nn.Module, own: torch.dtype, device: torch.device) -> dict[str, Callable[[], Made]]:
+def candidates(
+    model: torch.nn.Module, own: torch.dtype, device: torch.device
+) -> dict[str, Callable[[], Made]]:
     """Return the candidates besides the unchanged model; 8-bit types need torchao."""
 
     def quantized(config: str) -> Made:
         library, copied = import_module("torchao.quantization"), copy.deepcopy(model).eval()
-        library.quantize_(copied, getattr(library, config)(), filter_fn=lambda layer, _: _suits(layer, device))
+        library.quantize_(
+            copied, getattr(library, config)(), filter_fn=lambda layer, _: _suits(layer, device)
+        )
         return copied, own
 
     halves = [one for one in (torch.bfloat16, torch.float16) if one != own]
@@ -50,7 +60,8 @@ def candidates(model: torch.nn.Module, own: torch.dtype, device: torch.device) -
 
 
 def _suits(layer: torch.nn.Module, device: torch.device) -> bool:
-    """Tell whether torchao can multiply the layer's matrices in 8 bits; a GPU leaves odd sizes to the host."""
+    """Tell whether torchao can multiply the layer's matrices in 8 bits; a GPU leaves odd sizes to the
+    host."""
     if not isinstance(layer, torch.nn.Linear) or isinstance(layer, NonDynamicallyQuantizableLinear):
         return False
     return device.type == "cpu" or not any(size % 8 for size in layer.weight.shape)
@@ -97,7 +108,9 @@ def choose(
 
     try:
         double, wide = copy.deepcopy(model).to(device).eval().double(), torch.float64
-        widened = [pytree.tree_map(lambda x: x.to(wide) if x.is_floating_point() else x, one) for one in cases]
+        widened = [
+            pytree.tree_map(lambda x: x.to(wide) if x.is_floating_point() else x, one) for one in cases
+        ]
         with torch.no_grad():
             exact = [checked(double(*inputs)) for inputs in widened]
     except Exception as error:
@@ -114,7 +127,9 @@ def choose(
                 with build(*made) as engine:
                     theirs = errors(engine, exact)
                     # Both may be infinite.
-                    worse = max(1.0 if a <= b else a / (b + NOTHING) for a, b in zip(theirs, ours, strict=True))
+                    worse = max(
+                        1.0 if a <= b else a / (b + NOTHING) for a, b in zip(theirs, ours, strict=True)
+                    )
                     most = max(theirs)
                     if worse > NO_WORSE and not (tolerance is not None and most <= tolerance):
                         reason = f"worse: its errors are up to {worse:.3g} times the model's own"

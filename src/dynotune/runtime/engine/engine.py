@@ -31,49 +31,53 @@ log = logging.getLogger("dynotune.runtime")
 
 _MAX_LOGGED = 20  # different fall-backs that are logged; all are counted
 
-# Graphs of engines that a forked child closed: freeing them there would call into a CUDA that is not the child's.
+# Graphs of engines that a forked child closed: freeing them there would call into a CUDA that is not the
+# child's.
 _INHERITED: list[object] = []
 
 
 class Engine(Closing):
     """Runs a model on known input shapes, without launching its kernels one by one.
 
-    For every shape (a bucket) the model is compiled, if requested, and captured as a CUDA graph. Outputs are compared
-    with the eager model's, also on inputs that the capture has not seen. If capture fails, the bucket runs without a
-    graph, and the log and `stats()` give the reason. On the CPU there are no graphs; everything else is the same.
+    For every shape (a bucket) the model is compiled, if requested, and captured as a CUDA graph. Outputs are
+    compared with the eager model's, also on inputs that the capture has not seen. If capture fails, the
+    bucket runs without a graph, and the log and `stats()` give the reason. On the CPU there are no graphs;
+    everything else is the same.
 
-    The model runs in eval mode, without gradients, and must not keep state from call to call. The model is not changed:
-    if dtype, device, layout or folding differ, the engine runs a copy. Otherwise it runs the model itself, whose
-    weights must then not be replaced.
+    The model runs in eval mode, without gradients, and must not keep state from call to call. The model is
+    not changed: if dtype, device, layout or folding differ, the engine runs a copy. Otherwise it runs the
+    model itself, whose weights must then not be replaced.
 
-    Streams: a call enqueues on the caller's current stream and does not wait for the GPU, unless an input is on the
-    host (use a `Stager` to avoid that). Inputs must be valid on that stream, and outputs are. Calls from several
-    streams run one after the other. Thread-safe; calls are serialised.
+    Streams: a call enqueues on the caller's current stream and does not wait for the GPU, unless an input is
+    on the host (use a `Stager` to avoid that). Inputs must be valid on that stream, and outputs are. Calls
+    from several streams run one after the other. Thread-safe; calls are serialised.
 
     Args:
         model: the model to run; its outputs are tensors, or tuples, lists and dicts of tensors.
-        shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of these for several inputs.
-            Models that take integers need examples.
-        dtype: dtype of weights and floating-point inputs; None keeps the model's own. "auto" tries bfloat16, float16
-            and, with torchao, int8 and fp8. It takes the fastest that is proved faster and, on the inputs of `shapes`
-            (give real ones), no worse against float64, or within `tolerance` if given. `stats()` says why.
+        shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of these for several
+            inputs. Models that take integers need examples.
+        dtype: dtype of weights and floating-point inputs; None keeps the model's own. "auto" tries bfloat16,
+            float16 and, with torchao, int8 and fp8. It takes the fastest that is proved faster and, on the
+            inputs of `shapes` (give real ones), no worse against float64, or within `tolerance` if given.
+            `stats()` says why.
         channels_last: store four-dimensional weights and inputs in channels-last order.
-        compile: None compiles on a GPU and not on the CPU; True or False decides; a string is a mode, and a mapping the
-            arguments, of `torch.compile`. With a list of these, each bucket keeps the fastest, as measured; "measure"
-            is [True, False].
+        compile: None compiles on a GPU and not on the CPU; True or False decides; a string is a mode, and a
+            mapping the arguments, of `torch.compile`. With a list of these, each bucket keeps the fastest, as
+            measured; "measure" is [True, False].
         graphs: capture CUDA graphs, on a GPU.
         device: device to run on; None is the model's device.
-        borrow: return the graph's own outputs instead of copies; they are valid until the next call of the same shape.
-            Only one thread can use the engine then, as long as that thread lives.
-        tolerance: largest accepted error; None depends on the dtype (float32 1e-4, or 5e-3 on a GPU, for TF32; float16
-            2e-2; bfloat16 5e-2). `math.inf` accepts every error, which is still reported.
-        pad: dimensions in which smaller inputs may be padded, if the model's semantics allow it: "batch" (dimension 0,
-            with zeros; outputs are cut to the caller's rows, which is checked at build), or a mapping from dimensions
-            to fill values. Outputs are cut in dimension 0 only.
+        borrow: return the graph's own outputs instead of copies; they are valid until the next call of the
+            same shape. Only one thread can use the engine then, as long as that thread lives.
+        tolerance: largest accepted error; None depends on the dtype (float32 1e-4, or 5e-3 on a GPU, for
+            TF32; float16 2e-2; bfloat16 5e-2). `math.inf` accepts every error, which is still reported.
+        pad: dimensions in which smaller inputs may be padded, if the model's semantics allow it: "batch"
+            (dimension 0, with zeros; outputs are cut to the caller's rows, which is checked at build), or a
+            mapping from dimensions to fill values. Outputs are cut in dimension 0 only.
         fold: fold BatchNorm into the preceding convolution if the results stay exact enough.
-        error: function that measures the error of one output tensor; by default ‖found - expected‖ / ‖expected‖.
-        checked: function that takes the outputs and returns those whose error is measured; by default all. Use it for
-            outputs that jump when others change a little, such as sorted rows.
+        error: function that measures the error of one output tensor; by default ‖found - expected‖ /
+            ‖expected‖.
+        checked: function that takes the outputs and returns those whose error is measured; by default all.
+            Use it for outputs that jump when others change a little, such as sorted rows.
         tune_convolutions: let cuDNN time its algorithms for each bucket, during the build.
         time_every: on a GPU, time every n-th call.
 
@@ -81,7 +85,8 @@ class Engine(Closing):
         InputError: if an argument cannot be used, or the model fails on a bucket.
         NumericsError: if the eager model gives NaN, or the error exceeds the tolerance.
         DeviceError: if the device is not available.
-        torch.OutOfMemoryError: if no bucket fits. If some fit, the others are left out, and a warning is logged.
+        torch.OutOfMemoryError: if no bucket fits. If some fit, the others are left out, and a warning is
+            logged.
     """
 
     def __init__(
@@ -108,11 +113,18 @@ class Engine(Closing):
         self._tried: tuple[DtypeTried, ...] = ()
         checked = checked or (lambda outputs: outputs)
         if dtype == "auto":
-            how = {"channels_last": channels_last, "compile": compile, "graphs": graphs, "device": self.device}
+            how = {
+                "channels_last": channels_last,
+                "compile": compile,
+                "graphs": graphs,
+                "device": self.device,
+            }
             how |= {"pad": pad, "fold": fold, "error": error, "checked": checked}
 
             def build(made: torch.nn.Module, dtype: torch.dtype) -> Engine:
-                return Engine(made, shapes, dtype, tolerance=math.inf, tune_convolutions=tune_convolutions, **how)
+                return Engine(
+                    made, shapes, dtype, tolerance=math.inf, tune_convolutions=tune_convolutions, **how
+                )
 
             (model, dtype), self._tried = choose(
                 model, shapes, build, device=self.device, tolerance=tolerance, measure=error, checked=checked
@@ -152,7 +164,11 @@ class Engine(Closing):
             self._tolerance = prepared.tolerance
             self._left_out = {str(bucket): reason for bucket, reason in prepared.left_out.items()}
             builder = Builder(
-                prepared, compile=compile, capturer=self._capturer, tune_convolutions=tune_convolutions, run=self._run
+                prepared,
+                compile=compile,
+                capturer=self._capturer,
+                tune_convolutions=tune_convolutions,
+                run=self._run,
             )
             self._built = self._build(builder, list(prepared.expected))
         self._table = BucketTable(list(self._built), self._padding)
@@ -178,7 +194,8 @@ class Engine(Closing):
             log.warning("bucket %s is left out: %s", shape, reason)
         if not built:
             raise torch.cuda.OutOfMemoryError(
-                f"Not one bucket of the Engine could be built: {self._left_out}. Use smaller shapes, a narrower dtype, "
+                f"Not one bucket of the Engine could be built: {self._left_out}. Use smaller shapes, a "
+                "narrower dtype, "
                 "or free memory first."
             )
         return built
@@ -186,15 +203,17 @@ class Engine(Closing):
     def __call__(self, *inputs: Any) -> Any:
         """Enqueue the model on the current stream and return its outputs for `inputs`.
 
-        `inputs`: tensors or numpy arrays, one per input of the model. Floating-point dtypes are converted on the
-        device; other dtypes must match the bucket's. An input on the host is copied before the call returns.
+        `inputs`: tensors or numpy arrays, one per input of the model. Floating-point dtypes are converted on
+        the device; other dtypes must match the bucket's. An input on the host is copied before the call
+        returns.
 
         Returns:
-            The model's outputs: new tensors, or with `borrow` the engine's own tensors. Shapes without a bucket run
-            eagerly, which is counted, and logged once.
+            The model's outputs: new tensors, or with `borrow` the engine's own tensors. Shapes without a
+            bucket run eagerly, which is counted, and logged once.
 
         Raises:
-            InputError: if an input does not fit (number, dtype, device) or is empty, or another thread borrows outputs.
+            InputError: if an input does not fit (number, dtype, device) or is empty, or another thread
+                borrows outputs.
             ClosedError, ForkedError, CaptureError: used after close, in a forked child, or during a capture.
         """
         self._lifetime.check()
@@ -222,12 +241,14 @@ class Engine(Closing):
             return outputs
 
     def stats(self) -> EngineStats:
-        """Return the engine's description and totals; after `close()`, the last ones. Does not wait for the GPU."""
+        """Return the engine's description and totals; after `close()`, the last ones. Does not wait for the
+        GPU."""
         with self._lock:
             return self._last_stats or self._stats()
 
     def close(self) -> None:
-        """Wait for the last call, and free the graphs and their memory. Borrowed outputs are then no longer valid."""
+        """Wait for the last call, and free the graphs and their memory. Borrowed outputs are then no longer
+        valid."""
         if not self._lifetime.is_ours:
             _INHERITED.append(self._built)
             self._lifetime.close()
@@ -298,8 +319,12 @@ class Engine(Closing):
         for index, (tensor, dtype) in enumerate(zip(tensors, self._dtypes, strict=True)):
             if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
                 raise InputError(
-                    f"Input {index} is {name_of(tensor.dtype)}, where the engine was built for {name_of(dtype)}.",
-                    hint="Only floating dtypes are converted: an integer image, say, may have to be scaled first.",
+                    f"Input {index} is {name_of(tensor.dtype)}, where the engine was built for "
+                    f"{name_of(dtype)}.",
+                    hint=(
+                        "Only floating dtypes are converted: an integer image, say, may have to be scaled "
+                        "first."
+                    ),
                 )
             if tensor.device != self.device and tensor.device.type != "cpu":
                 raise InputError(
@@ -307,7 +332,9 @@ class Engine(Closing):
                     hint=f"Move it with .to('{self.device}').",
                 )
             if tensor.numel() == 0:
-                raise InputError(f"Input {index} is empty: {tuple(tensor.shape)}.", hint="Skip empty batches.")
+                raise InputError(
+                    f"Input {index} is empty: {tuple(tensor.shape)}.", hint="Skip empty batches."
+                )
 
     def _check_borrower(self) -> None:
         if not self._borrow:
@@ -315,7 +342,8 @@ class Engine(Closing):
         current = threading.current_thread()
         if self._borrower not in (None, current) and self._borrower.is_alive():
             raise InputError(
-                f"This engine lends its outputs to the thread {self._borrower.name}: a call from {current.name} would "
+                f"This engine lends its outputs to the thread {self._borrower.name}: a call from "
+                f"{current.name} would "
                 "overwrite them.",
                 hint="Use borrow=False, or an engine for each thread.",
             )
@@ -327,7 +355,9 @@ class Engine(Closing):
         if shapes is None or (reason, shapes) in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
         self._logged.add((reason, shapes))
-        log.warning("runs eagerly for %s: %s", " and ".join("×".join(map(str, shape)) for shape in shapes), reason)
+        log.warning(
+            "runs eagerly for %s: %s", " and ".join("×".join(map(str, shape)) for shape in shapes), reason
+        )
 
     def _stats(self) -> EngineStats:
         samples = self._timer.samples_s()
@@ -340,7 +370,9 @@ class Engine(Closing):
             num_padded=sum(one.num_padded for one in built),
             num_fallbacks=num_fallbacks,
             fallbacks=dict(self._fallbacks),
-            buckets=tuple(BucketStats(*(getattr(one, field.name) for field in fields(BucketStats))) for one in built),
+            buckets=tuple(
+                BucketStats(*(getattr(one, field.name) for field in fields(BucketStats))) for one in built
+            ),
             left_out=dict(self._left_out),
             num_folded=self._num_folded,
             tolerance=self._tolerance,
@@ -356,7 +388,8 @@ class Engine(Closing):
 
 
 class _After:
-    """Context in which work on the current stream is ordered after all earlier work of the engine on any stream."""
+    """Context in which work on the current stream is ordered after all earlier work of the engine on any
+    stream."""
 
     def __init__(self, done: torch.cuda.Event, device: torch.device) -> None:
         self._done = done

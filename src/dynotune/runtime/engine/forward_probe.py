@@ -1,4 +1,5 @@
-"""Find out what a forward pass does that limits how it can run: waits for the device, convolutions before BatchNorm."""
+"""Find out what a forward pass does that limits how it can run: waits for the device, convolutions before
+BatchNorm."""
 
 import traceback
 from collections import defaultdict
@@ -12,7 +13,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CONVOLUTIONS: tuple[type[torch.nn.Module], ...] = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-BATCHNORMS: tuple[type[torch.nn.Module], ...] = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+BATCHNORMS: tuple[type[torch.nn.Module], ...] = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+)
 
 # Their outputs' values or shapes are needed on the host.
 _HOST_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -27,7 +32,8 @@ class Observation:
 
     Args:
         waits: operations that read the device's data on the host, with their places; none can be captured.
-        uploads: copies from the host, with their places; they cannot be captured either, but compiling may remove them.
+        uploads: copies from the host, with their places; they cannot be captured either, but compiling may
+            remove them.
         pairs: names of convolutions and of the BatchNorm that always is the only reader of their output.
     """
 
@@ -39,8 +45,8 @@ class Observation:
 def observe(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Observation:
     """Run `model(*inputs)` once, without gradients, and return what it did.
 
-    Keeps every convolution's output until the end, so use the smallest inputs. Run it after a first pass, so that
-    one-time setup of the model is not recorded. On the CPU it reports what would wait on a GPU.
+    Keeps every convolution's output until the end, so use the smallest inputs. Run it after a first pass, so
+    that one-time setup of the model is not recorded. On the CPU it reports what would wait on a GPU.
     """
     watch = _Watch(inputs[0].device.type)
     handles = []
@@ -72,7 +78,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         self._device_type = device_type
         self.waits: list[str] = []
         self.uploads: list[str] = []
-        self._produced: dict[int, tuple[str, torch.Tensor]] = {}  # id of a convolution's output -> name, the output
+        self._produced: dict[
+            int, tuple[str, torch.Tensor]
+        ] = {}  # id of a convolution's output -> name, the output
         self._outside: set[int] = set()  # read by something else than one BatchNorm
         self._convolved: dict[str, list[int]] = defaultdict(list)
         self._normalised: dict[str, list[int]] = defaultdict(list)
@@ -117,15 +125,26 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         named = dict(kwargs or {})
         leaves = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
-        self._outside.update(id(leaf) for leaf in leaves if id(leaf) in self._produced and id(leaf) not in self._inside)
+        self._outside.update(
+            id(leaf) for leaf in leaves if id(leaf) in self._produced and id(leaf) not in self._inside
+        )
         result = func(*args, **named)
         # What only reads the host's own tensors waits for nobody.
-        if any(leaf.device.type == self._device_type for leaf in [*leaves, result] if isinstance(leaf, torch.Tensor)):
+        if any(
+            leaf.device.type == self._device_type
+            for leaf in [*leaves, result]
+            if isinstance(leaf, torch.Tensor)
+        ):
             self._note(func, args, named, leaves, result)
         return result
 
     def _note(
-        self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any], leaves: list[torch.Tensor], result: Any
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+        leaves: list[torch.Tensor],
+        result: Any,
     ) -> None:
         name = func._schema.name
         if _is_read_by_host(func, args, named):

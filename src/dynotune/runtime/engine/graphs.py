@@ -1,8 +1,8 @@
 """Capture a CUDA graph, and restore torch's state if a capture fails.
 
-A replay repeats kernels with the addresses of the capture. So inputs are copied into static tensors, outputs are in
-static tensors, and all other tensors that the kernels read (weights, and tensors that modules keep, such as a detection
-head's anchors) must not be freed while the graph exists.
+A replay repeats kernels with the addresses of the capture. So inputs are copied into static tensors, outputs
+are in static tensors, and all other tensors that the kernels read (weights, and tensors that modules keep,
+such as a detection head's anchors) must not be freed while the graph exists.
 """
 
 import gc
@@ -21,8 +21,8 @@ NUM_WARMUPS = 3  # forward passes before a capture, which load kernels, choose a
 # torch allows one capture at a time in a process.
 _CAPTURING = threading.Lock()
 
-# Graphs whose capture failed. The host allocator of torch 2.11 and older goes on asking them whether an allocation is
-# theirs: freed, they would be asked through a dangling pointer.
+# Graphs whose capture failed. The host allocator of torch 2.11 and older goes on asking them whether an
+# allocation is theirs: freed, they would be asked through a dangling pointer.
 _ABANDONED: list[torch.cuda.CUDAGraph] = []
 
 
@@ -36,7 +36,11 @@ class CapturedGraph:
     """
 
     def __init__(
-        self, graph: torch.cuda.CUDAGraph, inputs: tuple[torch.Tensor, ...], outputs: Any, kept: list[torch.Tensor]
+        self,
+        graph: torch.cuda.CUDAGraph,
+        inputs: tuple[torch.Tensor, ...],
+        outputs: Any,
+        kept: list[torch.Tensor],
     ) -> None:
         self._graph = graph
         self._kept = kept
@@ -60,7 +64,8 @@ class CapturedGraph:
 
 
 class Capturer:
-    """Captures the graphs of one engine, which share a pool of memory and so must not replay at the same time."""
+    """Captures the graphs of one engine, which share a pool of memory and so must not replay at the same
+    time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -68,7 +73,10 @@ class Capturer:
         self._sharing: list[CapturedGraph] = []  # graphs of the newest pool
 
     def __call__(
-        self, forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], kept: Callable[[], list[torch.Tensor]]
+        self,
+        forward: Callable[..., Any],
+        inputs: tuple[torch.Tensor, ...],
+        kept: Callable[[], list[torch.Tensor]],
     ) -> CapturedGraph:
         """Capture a graph; see `capture`."""
         # torch refuses a pool whose graphs are all gone; and one that a failed capture used is better left.
@@ -79,8 +87,11 @@ class Capturer:
         self._sharing = [*sharing, graph]
         return graph
 
-    def replay_s(self, graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10) -> list[float]:
-        """Return each graph's device seconds per replay: medians over rounds in which the graphs take turns."""
+    def replay_s(
+        self, graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10
+    ) -> list[float]:
+        """Return each graph's device seconds per replay: medians over rounds in which the graphs take
+        turns."""
         times: list[list[float]] = [[] for _ in graphs]
         for _ in range(num_rounds):
             for graph, taken in zip(graphs, times, strict=True):
@@ -113,15 +124,16 @@ def capture(
 ) -> CapturedGraph:
     """Capture `forward(*inputs)`, without gradients.
 
-    Synchronises the device and returns torch's cached memory to it, so that the graph's pool can use the memory. Other
-    threads may keep using the GPU meanwhile.
+    Synchronises the device and returns torch's cached memory to it, so that the graph's pool can use the
+    memory. Other threads may keep using the GPU meanwhile.
 
     Args:
         forward: function that reads `inputs` in place; its outputs become the graph's.
         inputs: tensors on one GPU, which become the graph's static inputs.
-        stream: a side stream for the capture. The warm-up runs on another stream, so that libraries, which keep a
-            workspace per stream, first allocate theirs during the capture, and so from `pool`.
-        pool: pool from `torch.cuda.graph_pool_handle()`; graphs that share a pool must not replay at the same time.
+        stream: a side stream for the capture. The warm-up runs on another stream, so that libraries, which
+            keep a workspace per stream, first allocate theirs during the capture, and so from `pool`.
+        pool: pool from `torch.cuda.graph_pool_handle()`; graphs that share a pool must not replay at the same
+            time.
         kept: called after the warm-up and after the capture; returns further tensors that the graph reads.
 
     Raises:
@@ -143,12 +155,16 @@ def capture(
         with _no_garbage_collection():
             torch.cuda.empty_cache()
             graph, outputs = _captured(forward, inputs, stream, pool)
-        # A model that replaces a tensor it keeps while another bucket is built would free it under this graph.
+        # A model that replaces a tensor it keeps while another bucket is built would free it under this
+        # graph.
         return CapturedGraph(graph, inputs, outputs, before + kept())
 
 
 def _captured(
-    forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], stream: torch.cuda.Stream, pool: tuple[int, int]
+    forward: Callable[..., Any],
+    inputs: tuple[torch.Tensor, ...],
+    stream: torch.cuda.Stream,
+    pool: tuple[int, int],
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
     # Not `torch.cuda.graph`: when the end of a capture raises, it leaves its side stream the current one.
     graph = torch.cuda.CUDAGraph()
@@ -174,16 +190,19 @@ def _captured(
         raise failure
     raise CaptureError(
         f"The model cannot be captured: {type(failure).__name__}: {first_line(failure)}",
-        hint="Usually something waits for the GPU (.item(), .cpu(), a mask that selects) or copies from the host.",
+        hint=(
+            "Usually something waits for the GPU (.item(), .cpu(), a mask that selects) or copies from "
+            "the host."
+        ),
     ) from failure
 
 
 def _recover(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: tuple[int, int]) -> None:
     """Undo what a failed capture leaves behind in torch.
 
-    Up to torch 2.11, the allocator believes that an invalidated capture goes on: it never again frees memory that was
-    used on two streams, and `empty_cache()` aborts. The random generator believes the same, and `torch.rand` raises.
-    torch 2.12 and 2.13 keep the pool's memory reserved, which cannot be undone here.
+    Up to torch 2.11, the allocator believes that an invalidated capture goes on: it never again frees memory
+    that was used on two streams, and `empty_cache()` aborts. The random generator believes the same, and
+    `torch.rand` raises. torch 2.12 and 2.13 keep the pool's memory reserved, which cannot be undone here.
     """
     _ABANDONED.append(graph)
     graph.reset()
@@ -225,7 +244,8 @@ def first_line(error: BaseException) -> str:
 
 
 def kept_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return every tensor that a module of `model` keeps: parameters, buffers and plain attributes, also nested."""
+    """Return every tensor that a module of `model` keeps: parameters, buffers and plain attributes, also
+    nested."""
     found: list[torch.Tensor] = []
     for module in model.modules():
         for value in vars(module).values():

@@ -9,7 +9,8 @@ from torch.utils import _pytree as pytree
 from dynotune.runtime.errors import NumericsError
 
 ErrorMeasure = Callable[[torch.Tensor, torch.Tensor], float]
-"""A function of the expected and the actual output that returns their difference as one number; 0 means equal."""
+"""A function of the expected and the actual output that returns their difference as one number; 0 means
+equal."""
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 5e-3
@@ -18,7 +19,8 @@ _TF32_TOLERANCE = 5e-3
 def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
     """Return the default tolerance, a relative error, for a model of `dtype`.
 
-    float32 on a GPU leaves room for TF32, which convolutions use by default: its products are as coarse as float16's.
+    float32 on a GPU leaves room for TF32, which convolutions use by default: its products are as coarse as
+    float16's.
     """
     if dtype is torch.float32 and device.type == "cuda":
         return _TF32_TOLERANCE
@@ -26,7 +28,8 @@ def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """Return ‖found - expected‖ / ‖expected‖ in float64; for integers and booleans, the share of elements that differ.
+    """Return ‖found - expected‖ / ‖expected‖ in float64; for integers and booleans, the share of elements
+    that differ.
 
     If infinities are not in the same places, or a NaN is not expected, the error is infinite.
     """
@@ -69,7 +72,8 @@ def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_er
             continue
         if want.shape != got.shape:
             raise NumericsError(
-                f"An output has the shape {tuple(got.shape)} where the eager model gives {tuple(want.shape)}.",
+                f"An output has the shape {tuple(got.shape)} where the eager model gives "
+                f"{tuple(want.shape)}.",
                 hint="With padding, every output must have the batch as dimension 0.",
             )
         worst = max(worst, measure(want, got))

@@ -1,4 +1,5 @@
-"""Prepare the model that an engine runs from the user's model, and record the user's outputs for every bucket."""
+"""Prepare the model that an engine runs from the user's model, and record the user's outputs for every
+bucket."""
 
 import copy
 import logging
@@ -38,12 +39,19 @@ class Folding:
         self._norms: list[tuple[str, _BatchNorm]] = []
 
     def take(
-        self, name: str, convolution: _ConvNd, norm: _BatchNorm, aliases: list[str], product: list[torch.Tensor]
+        self,
+        name: str,
+        convolution: _ConvNd,
+        norm: _BatchNorm,
+        aliases: list[str],
+        product: list[torch.Tensor],
     ) -> None:
         """Replace the weights of one convolution, and its BatchNorm under every name in the model."""
         self.names.append(name)
         self._weights.append((convolution, convolution.weight, convolution.bias))
-        convolution.weight, convolution.bias = (torch.nn.Parameter(tensor, requires_grad=False) for tensor in product)
+        convolution.weight, convolution.bias = (
+            torch.nn.Parameter(tensor, requires_grad=False) for tensor in product
+        )
         for alias in aliases:
             self._norms.append((alias, norm))
             self._place(alias, torch.nn.Identity())
@@ -63,10 +71,11 @@ class Folding:
 def fold(model: torch.nn.Module, pairs: Iterable[tuple[str, str]]) -> Folding:
     """Fold each BatchNorm of `pairs` into its convolution, in place.
 
-    The product is computed in float64 and rounded once, to the convolution's dtype. A pair is skipped if its BatchNorm
-    uses the batch's own statistics, or if the product does not fit the dtype.
+    The product is computed in float64 and rounded once, to the convolution's dtype. A pair is skipped if its
+    BatchNorm uses the batch's own statistics, or if the product does not fit the dtype.
 
-    `model`: changed; in eval mode. `pairs`: names of a convolution and of the BatchNorm that alone reads its output.
+    `model`: changed; in eval mode. `pairs`: names of a convolution and of the BatchNorm that alone reads its
+        output.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     folding = Folding(model)
@@ -80,11 +89,15 @@ def fold(model: torch.nn.Module, pairs: Iterable[tuple[str, str]]) -> Folding:
             product = _product(convolution, norm, norm.running_mean, norm.running_var)
         if all(bool(torch.isfinite(tensor).all()) for tensor in product):
             # A shared module stands under several names, and all of them must change.
-            folding.take(name, convolution, norm, [alias for alias, m in modules.items() if m is norm], product)
+            folding.take(
+                name, convolution, norm, [alias for alias, m in modules.items() if m is norm], product
+            )
     return folding
 
 
-def _product(convolution: _ConvNd, norm: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> list[torch.Tensor]:
+def _product(
+    convolution: _ConvNd, norm: _BatchNorm, mean: torch.Tensor, variance: torch.Tensor
+) -> list[torch.Tensor]:
     scale = torch.rsqrt(variance.double() + norm.eps)
     if norm.weight is not None:
         scale = scale * norm.weight.double()
@@ -143,7 +156,8 @@ def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> 
     """Refuse arguments with which no engine can be built."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(
-            f"The model is a {type(model).__name__}, not a torch.nn.Module.", hint="Wrap a function in a small Module."
+            f"The model is a {type(model).__name__}, not a torch.nn.Module.",
+            hint="Wrap a function in a small Module.",
         )
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise InputError(f"dtype={dtype!r} is not a floating dtype.", hint="Use torch.float16, say.")
@@ -153,11 +167,14 @@ def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> 
     if not isinstance(time_every, int) or time_every < 1:
         raise InputError(f"time_every={time_every!r} is not an integer of 1 or more.")
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        raise InputError("An Engine was built under autocast, which a graph does not keep.", hint="Use dtype= instead.")
+        raise InputError(
+            "An Engine was built under autocast, which a graph does not keep.", hint="Use dtype= instead."
+        )
 
 
 def own_dtype(model: torch.nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is none."""
+    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is
+    none."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
@@ -169,7 +186,8 @@ def device_of(model: torch.nn.Module) -> torch.device:
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
         raise InputError(
-            f"The model is spread over {sorted(map(str, devices))}.", hint="Put it on one device, or name device=."
+            f"The model is spread over {sorted(map(str, devices))}.",
+            hint="Put it on one device, or name device=.",
         )
     return devices.pop() if devices else torch.device("cpu")
 
@@ -238,7 +256,12 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _expected(
-    model: torch.nn.Module, bucket: Bucket, device: torch.device, dtype: torch.dtype, padding: Padding, checked: Checked
+    model: torch.nn.Module,
+    bucket: Bucket,
+    device: torch.device,
+    dtype: torch.dtype,
+    padding: Padding,
+    checked: Checked,
 ) -> list[Expected]:
     cases = [
         tuple(each.to(dtype) if each.is_floating_point() else each for each in bucket.samples(device, seed))
@@ -262,7 +285,9 @@ def _expected(
         if nan is None:
             # On the device the expectations of all buckets would take room that the graphs need.
             expected.append(
-                Expected(inputs, pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().cpu(), outputs))
+                Expected(
+                    inputs, pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().cpu(), outputs)
+                )
             )
         elif number != 1 or bucket.example is None:
             # An example in another order, case 1, may be no valid input: it may give NaN.
@@ -287,7 +312,8 @@ def _without_last_row(inputs: Inputs) -> Inputs:
 def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
     """Fold BatchNorms, and undo the folding if the results are not exact enough.
 
-    Both models run without TF32, which would change results more than folding does; deep networks amplify the changes.
+    Both models run without TF32, which would change results more than folding does; deep networks amplify the
+    changes.
     """
     with torch.no_grad(), _full_float32():
         unfolded = Expected(inputs, prepared.checked(prepared.model(*(tensor.clone() for tensor in inputs))))

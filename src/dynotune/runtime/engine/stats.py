@@ -57,7 +57,8 @@ class EngineStats:
 
     Args:
         num_calls: number of calls that returned.
-        num_hits: number of calls that a bucket served in the requested way; `num_padded` of these were padded.
+        num_hits: number of calls that a bucket served in the requested way; `num_padded` of these were
+            padded.
         num_fallbacks: number of all other calls; `fallbacks` counts these calls by reason.
         buckets: buckets that were built, largest first.
         left_out: buckets that were not built, with the reasons.
@@ -66,8 +67,9 @@ class EngineStats:
         weight_bytes: bytes of parameters and buffers of the model that runs.
         io_bytes: bytes of the static inputs and outputs of all graphs.
         pool_bytes: device memory reserved for all graphs, including their outputs.
-        p50_s, p99_s: seconds per call: on a GPU, device time of sampled calls from the copy in to the copy out; on the
-            CPU, wall time of every call. Percentiles of the newest 4,096 samples; None before the first.
+        p50_s, p99_s: seconds per call: on a GPU, device time of sampled calls from the copy in to the copy
+            out; on the CPU, wall time of every call. Percentiles of the newest 4,096 samples; None before the
+            first.
         num_timed: number of timed calls.
         dtype: dtype that runs, or "int8" or "fp8"; `tried`: dtypes that "auto" tried.
     """

@@ -36,7 +36,8 @@ class HostTimer:
 class DeviceTimer:
     """Times every nth call with events on the current stream, which are read once the device has passed them.
 
-    `every`: how many calls there are for each timed call; timing every call would slow small models by a percent.
+    `every`: how many calls there are for each timed call; timing every call would slow small models by a
+        percent.
     """
 
     def __init__(self, every: int) -> None:

@@ -36,12 +36,14 @@ class HostArray:
         return num_bytes_of(self.shape, self.dtype)
 
 
-def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tensor | None = None) -> HostArray:
+def host_array(
+    array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tensor | None = None
+) -> HostArray:
     """Wrap `array` so that it can be written elsewhere; nothing is copied yet.
 
     Args:
-        array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a list or
-            tuple of these with equal shape and dtype, which becomes one array with a new first axis.
+        array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a
+            list or tuple of these with equal shape and dtype, which becomes one array with a new first axis.
         dtype: the required dtype; None accepts any dtype. Buffers are read as `dtype`, or as bytes.
         rows: indices, int64, of the wanted entries along each array's first axis; None takes all.
 
@@ -76,9 +78,13 @@ def _one(array: Any, dtype: torch.dtype | None, rows: torch.Tensor | None) -> Ho
 
 def _of_tensor(tensor: torch.Tensor, rows: torch.Tensor | None) -> HostArray:
     if tensor.device.type != "cpu":
-        raise InputError(f"The tensor is on {tensor.device} already.", hint="Stage host arrays only; use the tensor.")
+        raise InputError(
+            f"The tensor is on {tensor.device} already.", hint="Stage host arrays only; use the tensor."
+        )
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise InputError(f"A tensor of layout {tensor.layout}, dtype {tensor.dtype} cannot be staged; only dense ones.")
+        raise InputError(
+            f"A tensor of layout {tensor.layout}, dtype {tensor.dtype} cannot be staged; only dense ones."
+        )
     return _seen_by_torch(tensor.detach(), rows)
 
 
@@ -92,7 +98,9 @@ def _seen_by_torch(source: torch.Tensor, rows: torch.Tensor | None) -> HostArray
 def _of_numpy(array: Any, rows: torch.Tensor | None) -> HostArray:
     dtype = _torchs(array.dtype)
     if array.size and all(step >= 0 and not step % array.itemsize for step in array.strides):
-        return _seen_by_torch(torch.from_numpy(array) if array.flags.writeable else _read_only(array, dtype), rows)
+        return _seen_by_torch(
+            torch.from_numpy(array) if array.flags.writeable else _read_only(array, dtype), rows
+        )
     # numpy copies what torch cannot look at: flipped views such as BGR to RGB.
     if rows is None:
         return HostArray(array.shape, dtype, lambda into: into.numpy().__setitem__(..., array))
@@ -102,7 +110,9 @@ def _of_numpy(array: Any, rows: torch.Tensor | None) -> HostArray:
 
 def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a read-only numpy array as a tensor that shares its memory and must not be written to."""
-    num_bytes = array.itemsize + sum((num - 1) * step for num, step in zip(array.shape, array.strides, strict=True))
+    num_bytes = array.itemsize + sum(
+        (num - 1) * step for num, step in zip(array.shape, array.strides, strict=True)
+    )
     memory = (ctypes.c_ubyte * num_bytes).from_address(array.ctypes.data)
     memory.owner = array  # kept as long as the memory is
     steps = [step // array.itemsize for step in array.strides]
@@ -123,7 +133,9 @@ def _of_buffer(buffer: bytes | bytearray | memoryview, dtype: torch.dtype) -> Ho
     if not seen.c_contiguous:
         raise InputError("A memoryview with gaps was given.", hint="Give a contiguous one, or a numpy array.")
     if seen.nbytes % dtype.itemsize:
-        raise InputError(f"{seen.nbytes} bytes are not a whole number of {dtype}, {dtype.itemsize} bytes each.")
+        raise InputError(
+            f"{seen.nbytes} bytes are not a whole number of {dtype}, {dtype.itemsize} bytes each."
+        )
     shape = (seen.nbytes // dtype.itemsize,)
     if isinstance(buffer, bytes):
         address = ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value
@@ -135,7 +147,8 @@ def _of_buffer(buffer: bytes | bytearray | memoryview, dtype: torch.dtype) -> Ho
 
 
 def _copy_from(into: torch.Tensor, address: int | None, *, owner: object) -> None:
-    """Copy from read-only memory with torch's threads; torch itself accepts only writable memory without a warning.
+    """Copy from read-only memory with torch's threads; torch itself accepts only writable memory without a
+    warning.
 
     `owner` keeps the memory alive during the copy.
     """

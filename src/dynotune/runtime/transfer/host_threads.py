@@ -1,6 +1,7 @@
 """Run jobs in threads, choose how many threads copy, and limit torch's threads for the calling thread alone.
 
-`torch.set_num_threads` does not suit: the number that it sets also applies to every thread that first asks later.
+`torch.set_num_threads` does not suit: the number that it sets also applies to every thread that first asks
+later.
 """
 
 import ctypes
@@ -18,8 +19,8 @@ import torch
 
 _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 
-# A parallel copy ends with its slowest thread: one that shares a core with a thread that launches, or waits, holds up
-# all others. On 16 cores 10 threads were fastest, and 16, beside one that spins, slower by far.
+# A parallel copy ends with its slowest thread: one that shares a core with a thread that launches, or waits,
+# holds up all others. On 16 cores 10 threads were fastest, and 16, beside one that spins, slower by far.
 SHARE = 0.625
 EXIT_S = 1.0  # longer than a copy of frames takes
 
@@ -27,8 +28,8 @@ _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 def num_copying() -> int:
-    """Return how many of torch's threads copies may use, so that some cores stay free to launch and wait. Return 1 if
-    OpenMP is not found: each copying thread would then start all of torch's threads."""
+    """Return how many of torch's threads copies may use, so that some cores stay free to launch and wait.
+    Return 1 if OpenMP is not found: each copying thread would then start all of torch's threads."""
     num_threads: int = torch.get_num_threads()
     if _openmp() is None:
         return 1
@@ -43,7 +44,8 @@ def use_one_thread() -> None:
 
 @contextmanager
 def fewer() -> Iterator[None]:
-    """Leave some cores to other threads while the calling thread copies; do nothing if OpenMP is not found."""
+    """Leave some cores to other threads while the calling thread copies; do nothing if OpenMP is not
+    found."""
     before = torch.get_num_threads()  # also settles what a new thread starts with
     openmp, wanted = _openmp(), num_copying()
     if openmp is None or before == wanted:
@@ -64,7 +66,9 @@ def _openmp() -> ctypes.PyDLL | None:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    for path in sorted({line.split(maxsplit=5)[-1] for line in lines if _OPENMP.match(line.rpartition("/")[2])}):
+    for path in sorted(
+        {line.split(maxsplit=5)[-1] for line in lines if _OPENMP.match(line.rpartition("/")[2])}
+    ):
         try:
             library = ctypes.PyDLL(path)  # keeps Python's lock: its calls are shorter than getting that back
             library.omp_set_num_threads(before + 1)
@@ -82,7 +86,8 @@ class Workers:
 
     The threads end with `stop`, with the last reference to the workers, or with the program.
 
-    The executors of the standard library refuse jobs once the main thread has ended, although other threads may go on.
+    The executors of the standard library refuse jobs once the main thread has ended, although other threads
+    may go on.
 
     `num`: largest number of threads; each runs one job after the other.
     """
@@ -90,7 +95,9 @@ class Workers:
     def __init__(self, name: str, num: int = 1) -> None:
         self._jobs: _Jobs = SimpleQueue()
         # Daemons: a job that waits for what never comes must not keep the interpreter from its exit.
-        self._threads = [threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True) for _ in range(num)]
+        self._threads = [
+            threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True) for _ in range(num)
+        ]
         self._num_started = 0
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end, self._jobs, self._threads)
@@ -124,7 +131,8 @@ class Workers:
 def _end(jobs: _Jobs, threads: list[threading.Thread]) -> None:
     for _ in threads:
         jobs.put(None)
-    # An interpreter that ends under a thread in C++ aborts the process. The last reference may go in a thread itself.
+    # An interpreter that ends under a thread in C++ aborts the process. The last reference may go in a thread
+    # itself.
     for thread in threads:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(EXIT_S)

@@ -32,7 +32,11 @@ class Slot:
         self.uploaded: Event | None = None
 
     def view(
-        self, offset_bytes: int, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
+        self,
+        offset_bytes: int,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        strides: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Return a dense tensor in the buffer, row-major unless strides are given."""
         flat = self.buffer[offset_bytes : offset_bytes + num_bytes_of(shape, dtype)].view(dtype)
@@ -44,7 +48,8 @@ class PinnedRing:
 
     Args:
         slot_bytes: bytes of each buffer; 0 allocates the buffer at its first use.
-        grows: replace a buffer that is too small by a larger one, instead of treating the request as an error.
+        grows: replace a buffer that is too small by a larger one, instead of treating the request as an
+            error.
     """
 
     def __init__(self, streams: Streams, depth: int, slot_bytes: int, *, grows: bool = False) -> None:
@@ -64,9 +69,11 @@ class PinnedRing:
 
     @contextmanager
     def slot(self, num_bytes: int, stream: Stream) -> Iterator[Slot]:
-        """Yield the next buffer, ready to be written; work enqueued on `stream` in the `with` block is its upload.
+        """Yield the next buffer, ready to be written; work enqueued on `stream` in the `with` block is its
+        upload.
 
-        Waits on the host until the buffer's last upload has ended, which limits how far the caller runs ahead.
+        Waits on the host until the buffer's last upload has ended, which limits how far the caller runs
+        ahead.
         """
         slot = self._slots[self._next]
         self._wait_for(slot)

@@ -23,9 +23,9 @@ __all__ = ["BufferPool", "Lease", "PoolStats"]
 class PoolStats:
     """Contents of a pool, and totals of its use.
 
-    Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` a buffer still being read (the new
-    holder's stream waits), and `num_allocated` made a new one. `num_evicted` idle buffers made room for others;
-    `num_forgotten` leases were dropped without a release.
+    Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` a buffer still being
+    read (the new holder's stream waits), and `num_allocated` made a new one. `num_evicted` idle buffers made
+    room for others; `num_forgotten` leases were dropped without a release.
     """
 
     num_gets: int
@@ -55,7 +55,8 @@ _Key = tuple[tuple[int, ...], torch.dtype]
 
 
 class Lease:
-    """A buffer that belongs to the caller until `release`; a `with` statement releases it on the current stream.
+    """A buffer that belongs to the caller until `release`; a `with` statement releases it on the current
+    stream.
 
     `tensor` is uninitialised and valid on the stream that was current (or named) at `get`.
     """
@@ -73,14 +74,17 @@ class Lease:
         return self._buffer.tensor
 
     def hand_over(self, stream: Stream) -> None:
-        """Declare that `stream` was ordered behind all work on the buffer, and will use the buffer from now on."""
+        """Declare that `stream` was ordered behind all work on the buffer, and will use the buffer from now
+        on."""
         self._stream = stream
 
     def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
-        """Return the buffer to the pool once the work enqueued so far on these streams is done; does not wait.
+        """Return the buffer to the pool once the work enqueued so far on these streams is done; does not
+        wait.
 
         Args:
-            stream: the stream, or the streams, that read the buffer last; None is the caller's current stream.
+            stream: the stream, or the streams, that read the buffer last; None is the caller's current
+                stream.
 
         Raises:
             InputError: if the lease was released before. CaptureError: if a graph is being captured.
@@ -99,7 +103,8 @@ class Lease:
             self.release()
 
     def __del__(self) -> None:
-        # Whoever holds the tensor may still read it, on streams unknown: the buffer never goes back to the pool.
+        # Whoever holds the tensor may still read it, on streams unknown: the buffer never goes back to the
+        # pool.
         if (buffer := self._buffer) is not None:
             self._pool._forget(buffer)
 
@@ -107,8 +112,8 @@ class Lease:
 def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: BufferPool) -> list[Stream]:
     """Return the streams whose work has to end before the buffer is free.
 
-    They include the stream of `get`, which is the one ordered behind earlier readers: a lease that was never used, or
-    used on another stream without an order, must not free the buffer before these readers end.
+    They include the stream of `get`, which is the one ordered behind earlier readers: a lease that was never
+    used, or used on another stream without an order, must not free the buffer before these readers end.
     """
     last = [pool.current()] if given is None else list(given) if isinstance(given, Iterable) else [given]
     distinct = [got_on]
@@ -119,10 +124,12 @@ def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: Buf
 
 
 class BufferPool(Closing):
-    """Lends buffers of a device by shape and dtype, and reuses them in the order of streams, with a limit in bytes.
+    """Lends buffers of a device by shape and dtype, and reuses them in the order of streams, with a limit in
+    bytes.
 
-    A released buffer is lent again when the work enqueued before its release is done; or at once, if the new holder's
-    stream is made to wait for that work. If the limit is reached, idle buffers of other shapes are freed. Thread-safe.
+    A released buffer is lent again when the work enqueued before its release is done; or at once, if the new
+    holder's stream is made to wait for that work. If the limit is reached, idle buffers of other shapes are
+    freed. Thread-safe.
 
     Args:
         device: device of the buffers.
@@ -157,14 +164,17 @@ class BufferPool(Closing):
         """Return the caller's current stream on the pool's device."""
         return self._streams.current()
 
-    def get(self, shape: Sequence[int], dtype: torch.dtype, *, stream: Stream = None, timeout_s: float = 0.0) -> Lease:
+    def get(
+        self, shape: Sequence[int], dtype: torch.dtype, *, stream: Stream = None, timeout_s: float = 0.0
+    ) -> Lease:
         """Lend a buffer, uninitialised.
 
         Args:
             shape: shape of the tensor.
             dtype: dtype of the tensor.
             stream: the first stream that uses the buffer; None is the caller's current stream.
-            timeout_s: how long to wait for another thread's release if the limit is reached and all buffers are lent.
+            timeout_s: how long to wait for another thread's release if the limit is reached and all buffers
+                are lent.
 
         Raises:
             TooLargeError: if the buffer exceeds the limit.
@@ -213,7 +223,8 @@ class BufferPool(Closing):
             )
 
     def close(self) -> None:
-        """Wait for the readers of idle buffers and free these buffers; lent buffers are freed at their release."""
+        """Wait for the readers of idle buffers and free these buffers; lent buffers are freed at their
+        release."""
         with self._changed:
             if self._lifetime.close():
                 for buffers in self._idle.values():
@@ -232,14 +243,17 @@ class BufferPool(Closing):
             raise InputError(f"A buffer of shape {key[0]} would hold nothing.")
         if num_bytes > self._max_bytes:
             raise TooLargeError(
-                f"A buffer of {key[0]}, {key[1]} has {num_bytes:,} bytes; the pool may hold {self._max_bytes:,}.",
+                f"A buffer of {key[0]}, {key[1]} has {num_bytes:,} bytes; the pool may hold "
+                f"{self._max_bytes:,}.",
                 hint="Make the pool with a larger max_bytes.",
             )
 
     def _found(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer | None:
-        """Return an idle buffer whose readers are done, else a new one, else an idle one still being read, else None.
+        """Return an idle buffer whose readers are done, else a new one, else an idle one still being read,
+        else None.
 
-        Buffers of other shapes are evicted last: otherwise two alternating shapes would evict each other at every get.
+        Buffers of other shapes are evicted last: otherwise two alternating shapes would evict each other at
+        every get.
         """
         idle = self._idle.get(key, [])
         for index, buffer in enumerate(idle):
@@ -266,7 +280,8 @@ class BufferPool(Closing):
         return _Buffer(tensor, num_bytes)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Evict idle buffers, of the longest unused shape first, until a new buffer fits; return whether it fits."""
+        """Evict idle buffers, of the longest unused shape first, until a new buffer fits; return whether it
+        fits."""
         if self._leased_bytes + num_bytes > self._max_bytes:
             return False
         for buffers in self._idle.values():
@@ -276,7 +291,8 @@ class BufferPool(Closing):
         return True
 
     def _drop(self, buffer: _Buffer) -> None:
-        # The allocator knows only the stream it was allocated on: nothing may read it any more when it goes back.
+        # The allocator knows only the stream it was allocated on: nothing may read it any more when it goes
+        # back.
         for end in buffer.ends:
             end.synchronize()
         self._held_bytes -= buffer.num_bytes
@@ -284,7 +300,8 @@ class BufferPool(Closing):
     def _exhausted(self, key: _Key, num_bytes: int, timeout_s: float) -> PoolExhausted:
         waited = f" for {timeout_s:g} s" if timeout_s else ""
         return PoolExhausted(
-            f"No buffer of {key[0]}, {key[1]} ({num_bytes:,} bytes) was free{waited}: {self._num_leased} are lent "
+            f"No buffer of {key[0]}, {key[1]} ({num_bytes:,} bytes) was free{waited}: {self._num_leased} "
+            "are lent "
             f"({self._leased_bytes:,} of at most {self._max_bytes:,} bytes).",
             hint="Release leases earlier, make the pool larger, or give get() a timeout_s.",
         )
@@ -313,4 +330,6 @@ class BufferPool(Closing):
             self._held_bytes -= buffer.num_bytes
             self._counts["forgotten"] += 1
             self._changed.notify_all()
-        warnings.warn("A lease was dropped without release(); its buffer is lost to the pool.", ResourceWarning, 2)
+        warnings.warn(
+            "A lease was dropped without release(); its buffer is lost to the pool.", ResourceWarning, 2
+        )

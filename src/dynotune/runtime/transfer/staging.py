@@ -21,7 +21,8 @@ __all__ = ["Stager", "StagerStats"]
 class StagerStats:
     """Totals of a Stager.
 
-    `num_waits` calls of `put` found all buffers in use and waited for an upload, for `wait_s` seconds in total.
+    `num_waits` calls of `put` found all buffers in use and waited for an upload, for `wait_s` seconds in
+    total.
     """
 
     num_puts: int
@@ -35,13 +36,13 @@ class StagerStats:
 class Stager(Closing):
     """Uploads host arrays through a ring of pinned buffers, in order, on a separate stream.
 
-    The pinned memory is allocated once and reused; a buffer is written again only when its upload has ended. If all
-    buffers are in use, `put` waits. Arrays keep their shape and dtype: an HWC uint8 frame arrives as it is. On the CPU
-    a put is a copy. Thread-safe; puts of several threads take turns.
+    The pinned memory is allocated once and reused; a buffer is written again only when its upload has ended.
+    If all buffers are in use, `put` waits. Arrays keep their shape and dtype: an HWC uint8 frame arrives as
+    it is. On the CPU a put is a copy. Thread-safe; puts of several threads take turns.
 
     Args:
-        shape_or_num_bytes: size of the largest put, as a shape (with `dtype`) or in bytes; smaller puts may have any
-            shape.
+        shape_or_num_bytes: size of the largest put, as a shape (with `dtype`) or in bytes; smaller puts may
+            have any shape.
         dtype: dtype of the puts; None accepts any.
         device: device to upload to.
         depth: number of pinned buffers, and so of simultaneous uploads.
@@ -79,15 +80,17 @@ class Stager(Closing):
         """Upload `array`; the host may change the array as soon as this returns.
 
         Args:
-            array: numpy array, CPU tensor, bytes, or a list of these (equal in shape and dtype), which is stacked.
+            array: numpy array, CPU tensor, bytes, or a list of these (equal in shape and dtype), which is
+                stacked.
 
         Returns:
-            A new tensor on the device with the shape and dtype of `array`, valid on the caller's current stream. The
-            caller must order other streams that read the tensor (`wait_stream`, `record_stream`).
+            A new tensor on the device with the shape and dtype of `array`, valid on the caller's current
+            stream. The caller must order other streams that read the tensor (`wait_stream`, `record_stream`).
 
         Raises:
-            InputError: if `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError:
-            if `array` exceeds a buffer. CaptureError: in a capture. ClosedError: after close. ForkedError: in a child.
+            InputError: if `array` is empty, mixes sizes, has another dtype, or is not on the host.
+            TooLargeError: if `array` exceeds a buffer. CaptureError: in a capture. ClosedError: after close.
+            ForkedError: in a child.
         """
         source = self._checked(array)
         reader = self._streams.current()
@@ -101,7 +104,8 @@ class Stager(Closing):
         return tensor
 
     def lend(self, array: Any, pool: BufferPool, *, timeout_s: float = 0.0) -> Lease:
-        """Upload as `put` into a buffer of `pool`: device memory is bounded, and not allocated in the steady state.
+        """Upload as `put` into a buffer of `pool`: device memory is bounded, and not allocated in the steady
+        state.
 
         Args:
             array: the array to upload, as in `put`.
@@ -109,7 +113,8 @@ class Stager(Closing):
             timeout_s: how long to wait for a buffer if all buffers are lent.
 
         Returns:
-            The lease of the tensor, which is valid on the caller's current stream; release it after the last read.
+            The lease of the tensor, which is valid on the caller's current stream; release it after the last
+            read.
 
         Raises:
             As `put`, and PoolExhausted, TooLargeError of the pool.
@@ -136,7 +141,8 @@ class Stager(Closing):
         source = host_array(array, self._dtype)
         if source.num_bytes > self._slot_bytes:
             raise TooLargeError(
-                f"An array of {source.shape}, {source.dtype} has {source.num_bytes:,} bytes; the ring's buffers have "
+                f"An array of {source.shape}, {source.dtype} has {source.num_bytes:,} bytes; the ring's "
+                "buffers have "
                 f"{self._slot_bytes:,}.",
                 hint="Make the Stager for the largest array.",
             )
@@ -155,7 +161,9 @@ class Stager(Closing):
     def stats(self) -> StagerStats:
         """Return totals so far; also after `close()`."""
         ring = self._ring
-        return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
+        return StagerStats(
+            self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes
+        )
 
     def close(self) -> None:
         """Wait for pending uploads and free the pinned buffers; uploaded tensors stay valid."""
@@ -173,5 +181,7 @@ def _slot_bytes(shape_or_num_bytes: int | Sequence[int], dtype: torch.dtype | No
     else:
         num_bytes = num_bytes_of(shape_or_num_bytes, dtype)
     if num_bytes < 1:
-        raise InputError(f"The largest put would have {num_bytes} bytes.", hint="Give a shape or a number of bytes.")
+        raise InputError(
+            f"The largest put would have {num_bytes} bytes.", hint="Give a shape or a number of bytes."
+        )
     return num_bytes

@@ -45,13 +45,13 @@ class DetectorStats:
 
 
 class Detector(Closing):
-    """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or end-to-end `[B,
-    N, 6]` (26).
+    """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or
+    end-to-end `[B, N, 6]` (26).
 
-    On a GPU two streams work side by side: one uploads and letterboxes frames; the other runs forward, suppression and
-    the copy of the results. Each stream's work is a captured graph, so that the host launches only a few operations per
-    batch and waits once, for the results. Each input size is built (checked, compiled, captured) at its first use, or
-    ahead of time by `prepare`. Thread-safe.
+    On a GPU two streams work side by side: one uploads and letterboxes frames; the other runs forward,
+    suppression and the copy of the results. Each stream's work is a captured graph, so that the host launches
+    only a few operations per batch and waits once, for the results. Each input size is built (checked,
+    compiled, captured) at its first use, or ahead of time by `prepare`. Thread-safe.
 
     Args:
         model: a model in evaluation mode that takes RGB images `[B, 3, H, W]` with values 0 to 1.
@@ -59,22 +59,23 @@ class Detector(Closing):
         conf: score threshold; boxes with this score or less are dropped.
         iou: overlap threshold; boxes that overlap a better box of the same class by more are dropped.
         max_det: largest number of detections per frame.
-        batch: number of frames per forward pass; of several sizes, the smallest that holds the frames is used.
+        batch: number of frames per forward pass; of several sizes, the smallest that holds the frames is
+            used.
         dtype: dtype of the forward pass; None is the model's own dtype.
-        channels_last, compile, graphs, tolerance: arguments for the `Engine` of forward and suppression. Suppression is
-            never compiled, so `fullgraph` is not available.
+        channels_last, compile, graphs, tolerance: arguments for the `Engine` of forward and suppression.
+            Suppression is never compiled, so `fullgraph` is not available.
         device: device to work on; None is the model's device.
-        rect: pad frames only to multiples of `stride`. If false, every frame is padded to `imgsz`, so that frames of
-            all sizes fit into the same batch.
+        rect: pad frames only to multiples of `stride`. If false, every frame is padded to `imgsz`, so that
+            frames of all sizes fit into the same batch.
         stride: stride of the model, in pixels.
         top_k: number of best candidates per frame that take part in suppression.
         agnostic: let boxes of different classes suppress each other, too.
         end_to_end: whether the model's output is end-to-end; None infers this from the output's shape.
         color: order of the frames' colours; OpenCV gives "bgr".
         max_frame: (height, width) of the largest frame, for which pinned memory is allocated.
-        depth: number of uploads under way at once, of up to eight frames each, and of batches that `prepare` makes room
-            for. Pinned memory, and as much device memory, is allocated for that many of the largest frames: 199 MB for
-            1080p with a batch of 16, 25 MB with a batch of 1.
+        depth: number of uploads under way at once, of up to eight frames each, and of batches that `prepare`
+            makes room for. Pinned memory, and as much device memory, is allocated for that many of the
+            largest frames: 199 MB for 1080p with a batch of 16, 25 MB with a batch of 1.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -83,22 +84,47 @@ class Detector(Closing):
     """
 
     def __init__(
-        self, model: nn.Module, imgsz: int | tuple[int, int] = 640, conf: float = 0.25, iou: float = 0.7,
-        max_det: int = 300, batch: int | Sequence[int] = 1, *, dtype: torch.dtype | None = None,
-        channels_last: bool = False, compile: Any = None, graphs: bool = True, tolerance: float | None = None,
-        device: torch.device | str | int | None = None, rect: bool = True, stride: int = 32, top_k: int = 1024,
-        agnostic: bool = False, end_to_end: bool | None = None, color: Literal["bgr", "rgb"] = "bgr",
-        max_frame: tuple[int, int] = (1080, 1920), depth: int = 4,
-    ) -> None:  # fmt: skip
+        self,
+        model: nn.Module,
+        imgsz: int | tuple[int, int] = 640,
+        conf: float = 0.25,
+        iou: float = 0.7,
+        max_det: int = 300,
+        batch: int | Sequence[int] = 1,
+        *,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+        compile: Any = None,
+        graphs: bool = True,
+        tolerance: float | None = None,
+        device: torch.device | str | int | None = None,
+        rect: bool = True,
+        stride: int = 32,
+        top_k: int = 1024,
+        agnostic: bool = False,
+        end_to_end: bool | None = None,
+        color: Literal["bgr", "rgb"] = "bgr",
+        max_frame: tuple[int, int] = (1080, 1920),
+        depth: int = 4,
+    ) -> None:
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
         sizes = tuple(sorted({batch} if isinstance(batch, int) else set(batch)))
         options = Options(
-            imgsz=shape, sizes=sizes, dtype=own_dtype if dtype is None else dtype, channels_last=channels_last,
-            graphs=graphs, rect=rect, stride=stride, color=color, max_frame=max_frame, depth=depth,
-            end_to_end=end_to_end, engine=EngineOptions(compile, tolerance),
+            imgsz=shape,
+            sizes=sizes,
+            dtype=own_dtype if dtype is None else dtype,
+            channels_last=channels_last,
+            graphs=graphs,
+            rect=rect,
+            stride=stride,
+            color=color,
+            max_frame=max_frame,
+            depth=depth,
+            end_to_end=end_to_end,
+            engine=EngineOptions(compile, tolerance),
             post=PostOptions(conf, iou, max_det, top_k, agnostic),
-        )  # fmt: skip
+        )
         options.check()
         self._lifetime = Lifetime("Detector")
         device_streams = streams.of(own_device if device is None else device)
@@ -110,7 +136,8 @@ class Detector(Closing):
         return self._lanes.device_streams.device
 
     def prepare(self, *frame_sizes: tuple[int, int]) -> None:
-        """Build engines for frames of these sizes (height, width) and every batch size, before the first frame arrives.
+        """Build engines for frames of these sizes (height, width) and every batch size, before the first
+        frame arrives.
 
         Raises: as the constructor; InputError, TooLargeError for a size.
         """
@@ -122,8 +149,8 @@ class Detector(Closing):
         """Return the detections of each frame, in the given order.
 
         Args:
-            frames: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or tensors
-                on the host, or tensors on the detector's device that are valid on the current stream.
+            frames: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or
+                tensors on the host, or tensors on the detector's device that are valid on the current stream.
 
         Returns:
             One `Detections` per frame, on the host, in pixels of the frame.
@@ -162,20 +189,24 @@ class Detector(Closing):
         results.update(zip(numbers, self._lanes.collect(batch), strict=True))
 
     def stream(self, source: Iterable[Frame], depth: int = 3) -> Iterator[Detections]:
-        """Yield the detections of a source's frames, in order, while further frames are read, uploaded and computed.
+        """Yield the detections of a source's frames, in order, while further frames are read, uploaded and
+        computed.
 
         Args:
-            source: frames as in `predict`. The source is read in another thread, and each frame must be an array of its
-                own (as from OpenCV's `read()`); a frame on the device must be complete. With `batch` above 1 a result
-                waits until a batch is full, the frame size changes or the source ends: use `serve` for live sources.
+            source: frames as in `predict`. The source is read in another thread, and each frame must be an
+                array of its own (as from OpenCV's `read()`); a frame on the device must be complete. With
+                `batch` above 1 a result waits until a batch is full, the frame size changes or the source
+                ends: use `serve` for live sources.
             depth: number of batches under way at once.
 
         Yields:
-            One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for the source.
+            One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for
+            the source.
 
         Raises:
             SourceError: if the source raised; after the results of all earlier frames.
-            InputError, TooLargeError: if the source gave an unusable frame; after the results of all earlier frames.
+            InputError, TooLargeError: if the source gave an unusable frame; after the results of all earlier
+                frames.
             NumericsError: the model's output is not finite.
         """
         self._lifetime.check()
@@ -199,21 +230,24 @@ class Detector(Closing):
     ) -> Server:  # fmt: skip
         """Return the detections of many sources at once; each batch takes the frames that are waiting.
 
-        Each source is read in its own thread. Order is kept within a source. A source that stalls delays no other; a
-        source that raises ends alone.
+        Each source is read in its own thread. Order is kept within a source. A source that stalls delays no
+        other; a source that raises ends alone.
 
         Args:
-            sources: a mapping of names to sources, or a sequence, whose names are numbers. Frames are as in `stream`.
-            max_wait_s: how long the oldest frame waits for other frames to fill its batch. A batch does not wait if no
-                source can add to it, because all queues with frames of its size are full.
+            sources: a mapping of names to sources, or a sequence, whose names are numbers. Frames are as in
+                `stream`.
+            max_wait_s: how long the oldest frame waits for other frames to fill its batch. A batch does not
+                wait if no source can add to it, because all queues with frames of its size are full.
             max_batch: largest number of frames per batch; None is the largest of `batch`.
-            drop: policy if a source's queue is full: "never" makes the source wait, "oldest" drops the frame that has
-                waited longest, "newest" drops the frame that just arrived. Every dropped frame is counted.
+            drop: policy if a source's queue is full: "never" makes the source wait, "oldest" drops the frame
+                that has waited longest, "newest" drops the frame that just arrived. Every dropped frame is
+                counted.
             queue: number of frames per source that may wait.
             depth: number of batches under way at once.
 
         Returns:
-            A `Server`: iterate over it for `Served` results; close it, or use it in a `with` statement, to end.
+            A `Server`: iterate over it for `Served` results; close it, or use it in a `with` statement, to
+            end.
 
         Raises:
             InputError: if an argument does not make sense. ClosedError, ForkedError: as for `predict`.
@@ -226,9 +260,14 @@ class Detector(Closing):
                 hint="Give the detector a larger `batch`, or several: batch=(1, 4, 16).",
             )
         return Server(
-            self._lanes, sources, max_wait_s=max_wait_s, max_batch=max_batch or largest, drop=drop, queue=queue,
+            self._lanes,
+            sources,
+            max_wait_s=max_wait_s,
+            max_batch=max_batch or largest,
+            drop=drop,
+            queue=queue,
             depth=depth,
-        )  # fmt: skip
+        )
 
     def stats(self) -> DetectorStats:
         """Return totals so far; also after `close()`."""

@@ -1,9 +1,9 @@
 """Move frames from the host into a network's input: copy into pinned memory, upload, resize.
 
-A few frames travel as one chunk, which owns its pinned memory, its device memory and, for the first few frame sizes, a
-captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames are copied, by the
-caller or by the ring's own threads, and is free again when the work that was then enqueued for the chunk has ended. All
-chunks use one stream.
+A few frames travel as one chunk, which owns its pinned memory, its device memory and, for the first few frame
+sizes, a captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames
+are copied, by the caller or by the ring's own threads, and is free again when the work that was then enqueued
+for the chunk has ended. All chunks use one stream.
 """
 
 import logging
@@ -65,7 +65,8 @@ class _Chunk:
 
 @dataclass(eq=False, slots=True)
 class Copied:
-    """Frames that are in a chunk, or will be; they are to be sent once. If nobody sends them, the chunk is freed.
+    """Frames that are in a chunk, or will be; they are to be sent once. If nobody sends them, the chunk is
+    freed.
 
     `shape`: shape of all frames together.
     """
@@ -106,10 +107,11 @@ def _free_copied(free: SimpleQueue[_Chunk], copying: Future[_Chunk]) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Filling:
-    """A chunk into which several threads copy, one thread per frame: threads that share a frame would all wait for the
-    slowest.
+    """A chunk into which several threads copy, one thread per frame: threads that share a frame would all
+    wait for the slowest.
 
-    `num_left`: number of frames not copied yet. `done`: receives the chunk, or the first error; the chunk is then free.
+    `num_left`: number of frames not copied yet. `done`: receives the chunk, or the first error; the chunk is
+        then free.
     """
 
     chunk: _Chunk
@@ -145,13 +147,17 @@ class _Filling:
 
 
 class FrameRing:
-    """A ring of `depth` chunks that move frames into a network's input. Its owner holds one lock for `copy` and another
-    for `send`, but not the latter while it waits for copies: other threads may need that lock to free a chunk.
+    """A ring of `depth` chunks that move frames into a network's input. Its owner holds one lock for `copy`
+    and another for `send`, but not the latter while it waits for copies: other threads may need that lock to
+    free a chunk.
 
-    `num_frames`: largest number of frames per chunk; a power of two. `frame_bytes`: bytes of the largest frame.
+    `num_frames`: largest number of frames per chunk; a power of two. `frame_bytes`: bytes of the largest
+        frame.
     """
 
-    def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
+    def __init__(
+        self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool
+    ) -> None:
         self.num_frames = num_frames
         self._streams = device_streams
         self._chunks = [_Chunk(device_streams, num_frames * frame_bytes) for _ in range(depth)]
@@ -176,9 +182,9 @@ class FrameRing:
             frames: numpy arrays or CPU tensors, uint8, of one size; their number is a power of two, at most
                 `num_frames`. The caller may change the frames as soon as they are copied.
             rows: indices of the rows to copy, int64 on the host; None copies all rows.
-            later: return at once; the ring's own threads do the work, and take chunks in the order of the calls. Frames
-                that arrive while other frames wait in these threads are copied there, too: if they took the next free
-                chunk, they might be sent after frames that came before.
+            later: return at once; the ring's own threads do the work, and take chunks in the order of the
+                calls. Frames that arrive while other frames wait in these threads are copied there, too: if
+                they took the next free chunk, they might be sent after frames that came before.
 
         Raises InputError if a frame cannot be read.
         """
@@ -238,7 +244,9 @@ class FrameRing:
                 picture = graph.outputs
             else:
                 host, there = chunk.views(copied.shape)
-                picture = letterbox.picture(there.copy_(host, non_blocking=True) if self._streams.pins else host)
+                picture = letterbox.picture(
+                    there.copy_(host, non_blocking=True) if self._streams.pins else host
+                )
             region.copy_(picture)
         finally:
             # Also after an error: some of it may be under way.
@@ -265,10 +273,14 @@ class FrameRing:
                     chunk.graphs[num, *size] = self._captured(self._capturer, chunk, shape, letterbox)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
             # Without graphs the same is done launch by launch.
-            _log.warning("upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error)
+            _log.warning(
+                "upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error
+            )
 
     @staticmethod
-    def _captured(capturer: Capturer, chunk: _Chunk, shape: tuple[int, ...], letterbox: Letterbox) -> CapturedGraph:
+    def _captured(
+        capturer: Capturer, chunk: _Chunk, shape: tuple[int, ...], letterbox: Letterbox
+    ) -> CapturedGraph:
         host, there = chunk.views(shape)
 
         def upload(there: Tensor) -> Tensor:
@@ -287,7 +299,9 @@ class FrameRing:
 
     def stats(self) -> StagerStats:
         pinned_bytes = sum(chunk.num_bytes for chunk in self._chunks)
-        return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
+        return StagerStats(
+            self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes
+        )
 
     def stop(self) -> None:
         """Wait for copies under way; no later copies are possible afterwards."""

@@ -29,25 +29,36 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
             hint="Give numpy arrays or torch tensors: uint8, [height, width, 3].",
         )
     if dtype.removeprefix("torch.") != "uint8":
-        raise InputError(f"{name} is of {dtype}; frames are uint8.", hint="Do not scale frames: the detector does.")
+        raise InputError(
+            f"{name} is of {dtype}; frames are uint8.", hint="Do not scale frames: the detector does."
+        )
     if len(shape) != 3 or shape[2] != 3:
         raise InputError(
             f"{name} has the shape {tuple(shape)}; frames are [height, width, 3].",
-            hint="Repeat a grey channel three times, drop an alpha channel, and give a batch as a list of frames.",
+            hint=(
+                "Repeat a grey channel three times, drop an alpha channel, and give a batch as a list of "
+                "frames."
+            ),
         )
     height, width = int(shape[0]), int(shape[1])
     if height == 0 or width == 0:
-        raise InputError(f"{name} is empty: {height} by {width} pixels.", hint="The reader may have failed: skip it.")
+        raise InputError(
+            f"{name} is empty: {height} by {width} pixels.", hint="The reader may have failed: skip it."
+        )
     if height * width > max_size[0] * max_size[1]:
         raise TooLargeError(
-            f"{name} has {height} by {width} pixels; the buffers were made for {max_size[0]} by {max_size[1]}.",
+            f"{name} has {height} by {width} pixels; the buffers were made for {max_size[0]} by "
+            f"{max_size[1]}.",
             hint=f"Give max_frame=({height}, {width}) to the detector.",
         )
     return height, width
 
 
-def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int) -> Iterator[tuple[list[T], list[T]]]:
-    """Yield batches of at most `max_batch` consecutive frames with one key, in order, as a pair of frames and tags.
+def consecutive(
+    source: Iterable[T], key: Callable[[T], object], max_batch: int
+) -> Iterator[tuple[list[T], list[T]]]:
+    """Yield batches of at most `max_batch` consecutive frames with one key, in order, as a pair of frames and
+    tags.
 
     If the source raises, or `key` refuses a frame, the frames read before come first.
 
@@ -91,7 +102,8 @@ def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int)
 
 
 def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
-    """List the uploads of a batch as (first frame, number): frames of one size in one place, a power of two of them.
+    """List the uploads of a batch as (first frame, number): frames of one size in one place, a power of two
+    of them.
 
     Powers of two let few buffer sizes serve batches of any size.
 
@@ -119,8 +131,8 @@ def is_on_device(frame: Frame) -> bool:
 
 
 def chunk_of(largest: int) -> int:
-    """Return how many frames are copied and uploaded at once, a power of two, if batches have at most `largest` frames:
-    in larger batches, some frames are copied while others travel."""
+    """Return how many frames are copied and uploaded at once, a power of two, if batches have at most
+    `largest` frames: in larger batches, some frames are copied while others travel."""
     return power_of_two(largest if largest <= FEW else max(FEW, min(CHUNK, largest // 2)))
 
 

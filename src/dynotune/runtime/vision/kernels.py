@@ -12,7 +12,8 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def kernels_of(name: str, device: torch.device) -> ModuleType | None:
-    """Return the kernel module `name`, or None if it cannot be used: torch's operations then do the work, slower."""
+    """Return the kernel module `name`, or None if it cannot be used: torch's operations then do the work,
+    slower."""
     if device.type != "cuda":
         return None
     try:
@@ -23,7 +24,8 @@ def kernels_of(name: str, device: torch.device) -> ModuleType | None:
         why = "their results are wrong"
     except torch.cuda.OutOfMemoryError:
         raise
-    # Whatever goes wrong in a compiler that we only hope for: a C compiler that is missing, a GPU it does not know.
+    # Whatever goes wrong in a compiler that we only hope for: a C compiler that is missing, a GPU it does not
+    # know.
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     _log.warning("%s cannot be used, and torch's operations, which are slower, do the same: %s", name, why)

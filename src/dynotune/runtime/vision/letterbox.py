@@ -1,7 +1,7 @@
 """Make frames of any size into a network's input, on the device: resize, pad, reorder colours, scale.
 
-The resize is OpenCV's linear one (half-pixel centres, no smoothing, edges repeated), rounded to whole levels as OpenCV
-rounds, so that a network receives the kind of picture on which it was trained.
+The resize is OpenCV's linear one (half-pixel centres, no smoothing, edges repeated), rounded to whole levels
+as OpenCV rounds, so that a network receives the kind of picture on which it was trained.
 """
 
 import functools
@@ -42,8 +42,11 @@ class Placement:
     gain: float
 
 
-def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
-    """Return the position of a frame of `frame_size` (height, width) in an input of at most `imgsz` (height, width).
+def place(
+    frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True
+) -> Placement:
+    """Return the position of a frame of `frame_size` (height, width) in an input of at most `imgsz` (height,
+    width).
 
     Args:
         rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
@@ -70,7 +73,8 @@ def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 
 
 
 def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for each resized coordinate, the two source coordinates that it mixes, and the weight of the second."""
+    """Return, for each resized coordinate, the two source coordinates that it mixes, and the weight of the
+    second."""
     # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
     centre = (torch.arange(resized, dtype=torch.float64, device="cpu") + 0.5) * (size / resized) - 0.5
     centre = centre.clamp(0, size - 1)
@@ -94,7 +98,8 @@ def rows_read(placement: Placement) -> Tensor | None:
 class Letterbox:
     """Letterboxes frames of one size into a network's input.
 
-    Works on the current stream and never waits. Its tables (source coordinates and weights) are computed once.
+    Works on the current stream and never waits. Its tables (source coordinates and weights) are computed
+    once.
 
     Args:
         placement: position from `place`.
@@ -114,7 +119,9 @@ class Letterbox:
         if rows is not None:
             up, down = torch.searchsorted(rows, up), torch.searchsorted(rows, down)
         lines, columns, width = (up, up, down, down), (left, right, left, right), placement.frame_width
-        pixels = [(line[:, None] * width + column).reshape(-1) for line, column in zip(lines, columns, strict=True)]
+        pixels = [
+            (line[:, None] * width + column).reshape(-1) for line, column in zip(lines, columns, strict=True)
+        ]
         self._pixels = torch.cat(pixels).to(device, torch.int32)
         by_row, by_column = (1 - weight_y, weight_y), (1 - weight_x, weight_x)
         weights = torch.stack([y[:, None] * x for y in by_row for x in by_column])
@@ -131,7 +138,8 @@ class Letterbox:
         Args:
             frames: the frames to resize, as for `picture`.
             out: `[B, 3, height, width]` with a floating-point dtype and any layout.
-            pads: also fill the border around the picture; it may still be there from earlier frames of this size.
+            pads: also fill the border around the picture; it may still be there from earlier frames of this
+                size.
 
         Returns:
             `out`.

@@ -1,4 +1,5 @@
-"""Resize for the letterbox in one Triton kernel: torch's operations write each intermediate result and read it again.
+"""Resize for the letterbox in one Triton kernel: torch's operations write each intermediate result and read
+it again.
 
 The arithmetic matches `letterbox` operation by operation, so that both make the same picture to the last bit.
 """
@@ -22,9 +23,18 @@ def _level(at_0, at_1, at_2, at_3, w_0, w_1, w_2, w_3):
 
 @triton.jit
 def _picture_kernel(
-    frames, pixels, weights, out, num_pixels, frame_bytes, FIRST: tl.constexpr, THIRD: tl.constexpr, BLOCK: tl.constexpr
+    frames,
+    pixels,
+    weights,
+    out,
+    num_pixels,
+    frame_bytes,
+    FIRST: tl.constexpr,
+    THIRD: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Compute `BLOCK` pixels of a picture per program; `FIRST` is the frame's channel for the picture's first."""
+    """Compute `BLOCK` pixels of a picture per program; `FIRST` is the frame's channel for the picture's
+    first."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = pixel < num_pixels
     pixels, weights, frame = pixels + pixel, weights + pixel, frames + image * frame_bytes
@@ -71,7 +81,16 @@ def picture(frames: Tensor, pixels: Tensor, weights: Tensor, *, swap_channels: b
     # Triton launches on the current device, whatever device its arguments are on.
     with torch.cuda.device_of(frames):
         _picture_kernel[triton.cdiv(num_pixels, BLOCK), batch](
-            frames, pixels, weights, out, num_pixels, frames.numel() // batch, FIRST=2 if swap_channels else 0,
-            THIRD=0 if swap_channels else 2, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
+            frames,
+            pixels,
+            weights,
+            out,
+            num_pixels,
+            frames.numel() // batch,
+            FIRST=2 if swap_channels else 0,
+            THIRD=0 if swap_channels else 2,
+            BLOCK=BLOCK,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
     return out

@@ -35,7 +35,11 @@ class OneOutput(nn.Module):  # type: ignore[misc]
         if isinstance(out, (tuple, list)) and out:
             out = out[0]
         if not isinstance(out, Tensor) or out.dim() != 3:
-            what = f"a tensor of {out.dim()} dimensions" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            what = (
+                f"a tensor of {out.dim()} dimensions"
+                if isinstance(out, Tensor)
+                else f"a {type(out).__name__}"
+            )
             raise InputError(
                 f"The model returned {what}; a detector's output is [B, 4 + num_classes, N] or [B, N, 6].",
                 hint="Give the network itself, such as YOLO('yolo11n.pt').model, not the object around it.",
@@ -47,7 +51,8 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
     """Return the model's device and dtype, after checks.
 
     Raises:
-        InputError: if `model` is no module, has no parameters, is in training mode, or is spread over devices.
+        InputError: if `model` is no module, has no parameters, is in training mode, or is spread over
+            devices.
         NumericsError: if a parameter or buffer is not finite.
     """
     if not isinstance(model, nn.Module):
@@ -55,10 +60,14 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
     if model.training:
         raise InputError("The model is in training mode.", hint="Call model.eval() first.")
     if next(model.parameters(), None) is None:
-        raise InputError("The model has no parameters.", hint="Give a network in torch, not an exported file.")
+        raise InputError(
+            "The model has no parameters.", hint="Give a network in torch, not an exported file."
+        )
     device = device_of(model)
     for name in nonfinite_weights(model, limit=1):
-        raise NumericsError(f"{name} of the model has values that are not finite.", hint="Load the weights again.")
+        raise NumericsError(
+            f"{name} of the model has values that are not finite.", hint="Load the weights again."
+        )
     return device, own_dtype(model)
 
 
@@ -81,8 +90,8 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
 class Detecting(nn.Module):  # type: ignore[misc]
     """A detector together with its post-processing, to be captured as one graph.
 
-    `compiles`: compile the network. Post-processing is not compiled: fused differently, it could decide otherwise on
-    boxes that overlap by exactly the threshold.
+    `compiles`: compile the network. Post-processing is not compiled: fused differently, it could decide
+    otherwise on boxes that overlap by exactly the threshold.
     """
 
     def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
@@ -105,8 +114,8 @@ class Detecting(nn.Module):  # type: ignore[misc]
 
 
 def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    # Widened here, not where it is compiled: there the rounding to half precision would be skipped, and boxes would be
-    # made of other numbers than those that are checked.
+    # Widened here, not where it is compiled: there the rounding to half precision would be skipped, and boxes
+    # would be made of other numbers than those that are checked.
     return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
 
 
@@ -119,7 +128,8 @@ class Lane:
         host: the packed detections of `PostProcess`, in pinned memory.
         sizes: the frame size (height, width) from which each image was last filled.
         regions: views of `images`, by first image, number and frame size.
-        spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host will wait.
+        spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host
+            will wait.
     """
 
     images: Tensor
@@ -140,9 +150,17 @@ class Network:
     """
 
     def __init__(
-        self, model: OneOutput, shape: tuple[int, int, int, int], *, post: PostProcess, device_streams: Streams,
-        dtype: torch.dtype, channels_last: bool, graphs: bool, engine: EngineOptions,
-    ) -> None:  # fmt: skip
+        self,
+        model: OneOutput,
+        shape: tuple[int, int, int, int],
+        *,
+        post: PostProcess,
+        device_streams: Streams,
+        dtype: torch.dtype,
+        channels_last: bool,
+        graphs: bool,
+        engine: EngineOptions,
+    ) -> None:
         self._shape = shape
         self._streams, self._dtype = device_streams, dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -151,14 +169,21 @@ class Network:
         # Without `compile=`, an Engine compiles on a GPU and not on a CPU.
         compiles = device_streams.pins if engine.compile is None else engine.compile is not False
         generator = torch.Generator(device).manual_seed(0)
-        # One image, seen many times: the example is kept. It is also checked with all its values in another order.
+        # One image, seen many times: the example is kept. It is also checked with all its values in another
+        # order.
         images = torch.rand(1, *shape[1:], generator=generator, device=device).expand(shape)
         # Of which boxes are kept nothing is compared: the least difference in a score reorders them.
         self.engine = Engine(
-            Detecting(model, post, compiles=compiles).eval(), shapes=[(images, _bits(self._new_places()))], dtype=dtype,
-            channels_last=channels_last, graphs=graphs, device=device, checked=lambda outputs: outputs[2],
-            compile=engine.compile, tolerance=engine.tolerance,
-        )  # fmt: skip
+            Detecting(model, post, compiles=compiles).eval(),
+            shapes=[(images, _bits(self._new_places()))],
+            dtype=dtype,
+            channels_last=channels_last,
+            graphs=graphs,
+            device=device,
+            checked=lambda outputs: outputs[2],
+            compile=engine.compile,
+            tolerance=engine.tolerance,
+        )
         self._free: list[Lane] = []
         self._closed = False
         self.num_lanes = 0
@@ -190,7 +215,8 @@ class Network:
             self._free.append(lane)
 
     def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
-        """Enqueue forward, suppression and the copy to the host on `stream`, then record `done`; does not wait."""
+        """Enqueue forward, suppression and the copy to the host on `stream`, then record `done`; does not
+        wait."""
         with self._streams.on(stream):
             packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
             lane.host.copy_(packed, non_blocking=True)

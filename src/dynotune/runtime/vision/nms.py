@@ -1,8 +1,10 @@
-"""Suppress overlapping boxes without waiting for the device: exact greedy suppression over the best `top_k` boxes.
+"""Suppress overlapping boxes without waiting for the device: exact greedy suppression over the best `top_k`
+boxes.
 
-Greedy suppression keeps a box unless a kept box of its class with a higher score overlaps it. This rule has exactly one
-solution, and each application of the rule to any guess settles at least one more box. So a graph records a fixed number
-of applications, and the result says whether the last application still changed something; only then is more work done.
+Greedy suppression keeps a box unless a kept box of its class with a higher score overlaps it. This rule has
+exactly one solution, and each application of the rule to any guess settles at least one more box. So a graph
+records a fixed number of applications, and the result says whether the last application still changed
+something; only then is more work done.
 """
 
 from types import ModuleType
@@ -21,11 +23,13 @@ NUM_KEPT, NUM_CANDIDATES, SETTLED, FINITE = range(4)
 
 
 def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dtype) -> Tensor:
-    """Return which box would suppress which: `[B, K, K]`, with 1 at [i, j] if box i comes before box j and overlaps it.
+    """Return which box would suppress which: `[B, K, K]`, with 1 at [i, j] if box i comes before box j and
+    overlaps it.
 
     Args:
         boxes: float32 xyxy `[B, K, 4]`, best first.
-        classes: `[B, K]`; boxes of different classes do not suppress each other. None: all boxes are of one class.
+        classes: `[B, K]`; boxes of different classes do not suppress each other. None: all boxes are of one
+            class.
         iou: intersection over union above which a box is suppressed.
         dtype: dtype of the result.
     """
@@ -48,10 +52,12 @@ def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tens
     Args:
         beats: the `[B, K, K]` result of `overlaps`.
         valid: `[B, K]` in the dtype of `beats`: 1 for a box, 0 for an empty place.
-        num_rounds: number of applications of the rule. None: until nothing changes, waiting for the device each round.
+        num_rounds: number of applications of the rule. None: until nothing changes, waiting for the device
+            each round.
 
     Returns:
-        kept `[B, K]` (0 or 1), settled `[B]` (bool). If settled, `kept` is exactly that of greedy suppression.
+        kept `[B, K]` (0 or 1), settled `[B]` (bool). If settled, `kept` is exactly that of greedy
+        suppression.
     """
     start = valid[:, None]
     kept, rounds = start, 0
@@ -74,7 +80,8 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
         classes: class of each box, `[N]`; if given, only boxes of the same class suppress each other.
 
     Returns:
-        int64 `[num_kept]`, the same as `torchvision.ops.nms` (`batched_nms` with classes). Memory grows with N squared.
+        int64 `[num_kept]`, the same as `torchvision.ops.nms` (`batched_nms` with classes). Memory grows with
+        N squared.
     """
     order = torch.sort(scores, descending=True, stable=True).indices
     grouped = None if classes is None else classes[order][None]
@@ -113,11 +120,12 @@ class PostProcess(nn.Module):  # type: ignore[misc]
             places: float32 `[B, 5]`: left, top, gain, frame width, frame height of each image (`Placement`).
 
         Returns:
-            packed float32 `[B, max_det + 1, 6]`: detections (xyxy in image coordinates, score, class), best first,
-            then zeros, then a row of counts: kept, candidates, settled, finite, 0, 0.
-            candidates float32 `[B, top_k, 6]`: xyxy in input coordinates, score (0: none), class; for `settle`.
+            packed float32 `[B, max_det + 1, 6]`: detections (xyxy in image coordinates, score, class), best
+            first, then zeros, then a row of counts: kept, candidates, settled, finite, 0, 0. candidates
+            float32 `[B, top_k, 6]`: xyxy in input coordinates, score (0: none), class; for `settle`.
         """
-        # A NaN or an infinity anywhere in the output shows in its sum, and is no zero when it is taken from itself.
+        # A NaN or an infinity anywhere in the output shows in its sum, and is no zero when it is taken from
+        # itself.
         total = raw.sum(dim=(1, 2), dtype=torch.float32)
         finite = total - total == 0
         rows, num_candidates = self._end_to_end_rows(raw) if self.end_to_end else self._best_rows(raw)
@@ -133,7 +141,8 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return self._pack(rows, kept, places, num_candidates, settled, finite), rows
 
     def settle(self, rows: Tensor, places: Tensor, packed: Tensor) -> Tensor:
-        """Recompute `packed` exactly if `forward` was not settled; `rows`: its candidates. Waits for the device."""
+        """Recompute `packed` exactly if `forward` was not settled; `rows`: its candidates. Waits for the
+        device."""
         kept, settled = self._keep(rows, None)
         counts = packed[:, self.max_det]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
@@ -187,7 +196,13 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return torch.cat([kept, torch.zeros_like(valid[:, num:])], dim=1), settled
 
     def _pack(
-        self, rows: Tensor, kept: Tensor, places: Tensor, num_candidates: Tensor, settled: Tensor, finite: Tensor
+        self,
+        rows: Tensor,
+        kept: Tensor,
+        places: Tensor,
+        num_candidates: Tensor,
+        settled: Tensor,
+        finite: Tensor,
     ) -> Tensor:
         batch, max_det = rows.shape[0], self.max_det
         stays = kept > 0

@@ -1,7 +1,7 @@
 """Post-process a YOLO model's output with three Triton kernels in place of some hundred small ones.
 
-The arithmetic matches `nms` operation by operation (no fused multiply-add, divisions rounded by IEEE rules), so that
-both decide alike on boxes that overlap by exactly the threshold. Suppression always runs to its end.
+The arithmetic matches `nms` operation by operation (no fused multiply-add, divisions rounded by IEEE rules),
+so that both decide alike on boxes that overlap by exactly the threshold. Suppression always runs to its end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _rows_kernel(raw, order, scores, classes, rows, num_anchors, num_channels, t
 
 @triton.jit
 def _beats_kernel(rows, beats, iou, top_k, PADDED: tl.constexpr, BLOCK: tl.constexpr, BY_CLASS: tl.constexpr):
-    """Compute which of 32 boxes suppress which of `BLOCK`: a word per suppressed box, a bit per suppressing box."""
+    """Compute which of 32 boxes suppress which of `BLOCK`: a word per suppressed box, a bit per suppressing
+    box."""
     image, word = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * BLOCK
     first, second = word * WORD + tl.arange(0, WORD), start + tl.arange(0, BLOCK)
@@ -80,7 +81,12 @@ def _pack_kernel(
     if SUPPRESS:
         # Substitution, as in `suppress`: the one solution stands when it changes nothing any more.
         bits = tl.arange(0, WORD)[None, :]
-        at = beats + image * (PADDED // WORD) * PADDED + tl.arange(0, PADDED // WORD)[:, None] * PADDED + k[None, :]
+        at = (
+            beats
+            + image * (PADDED // WORD) * PADDED
+            + tl.arange(0, PADDED // WORD)[:, None] * PADDED
+            + k[None, :]
+        )
         num_changed = 1
         while num_changed > 0:
             words = tl.sum(tl.reshape(kept, [PADDED // WORD, WORD]) << bits, axis=1)
@@ -116,8 +122,11 @@ def _pack_kernel(
 
 
 def works(device: torch.device) -> bool:
-    """Return whether the kernels can be built and run on this GPU, and give the correct result for three boxes."""
-    rows = torch.tensor([[[0, 0, 10, 10, 0.9, 1], [1, 1, 11, 11, 0.8, 1], [1, 1, 11, 11, 0.7, 0]]], device=device)
+    """Return whether the kernels can be built and run on this GPU, and give the correct result for three
+    boxes."""
+    rows = torch.tensor(
+        [[[0, 0, 10, 10, 0.9, 1], [1, 1, 11, 11, 0.8, 1], [1, 1, 11, 11, 0.7, 0]]], device=device
+    )
     one = torch.ones(1, dtype=torch.int64, device=device)
     places = torch.tensor([[0.0, 0, 1, 99, 99]], device=device)
     packed = suppressed(rows, places, 3 * one, one > 0, iou=0.5, by_class=True, max_det=3)
@@ -139,14 +148,22 @@ def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k
     grid = (batch, triton.cdiv(top_k, 128))
     # Triton launches on the current device, whatever device its arguments are on.
     with torch.cuda.device_of(raw):
-        _rows_kernel[grid](raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK=128, num_warps=4)
+        _rows_kernel[grid](
+            raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK=128, num_warps=4
+        )
     return rows
 
 
 def suppressed(
-    rows: Tensor, places: Tensor, num_candidates: Tensor, finite: Tensor, *, iou: float | None, by_class: bool,
+    rows: Tensor,
+    places: Tensor,
+    num_candidates: Tensor,
+    finite: Tensor,
+    *,
+    iou: float | None,
+    by_class: bool,
     max_det: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the settled `packed` of `PostProcess` for its candidates.
 
     Args:
@@ -169,8 +186,18 @@ def suppressed(
                 enable_fp_fusion=False,
             )  # fmt: skip
         _pack_kernel[batch,](
-            rows, beats, places, num_candidates, finite, packed, top_k, max_det, PADDED=padded,
-            OUT=triton.next_power_of_2(max_det * 6), SUPPRESS=iou is not None, num_warps=max(1, min(16, padded // 64)),
+            rows,
+            beats,
+            places,
+            num_candidates,
+            finite,
+            packed,
+            top_k,
+            max_det,
+            PADDED=padded,
+            OUT=triton.next_power_of_2(max_det * 6),
+            SUPPRESS=iou is not None,
+            num_warps=max(1, min(16, padded // 64)),
             enable_fp_fusion=False,
-        )  # fmt: skip
+        )
     return packed

@@ -34,10 +34,14 @@ class Stages(Protocol[Staged, Launched, Result]):
         """Free what `launch` holds, without a result."""
 
 
-def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable[[], None]) -> Callable[[], None]:
-    """Start threads, and return a function registered for the interpreter's exit: `close`, then wait briefly for them.
+def started(
+    threads: list[threading.Thread], lifetime: Lifetime, close: Callable[[], None]
+) -> Callable[[], None]:
+    """Start threads, and return a function registered for the interpreter's exit: `close`, then wait briefly
+    for them.
 
-    Ending the interpreter while a thread is inside a source's C++ code, such as a decoder's, would abort the process.
+    Ending the interpreter while a thread is inside a source's C++ code, such as a decoder's, would abort the
+    process.
     """
 
     def end() -> None:
@@ -60,7 +64,8 @@ class _End:
 
 
 class _Pipeline(Generic[Staged, Launched, Result, Tag]):
-    """A pipeline without references to the caller's iterator, so that dropping the iterator ends the threads."""
+    """A pipeline without references to the caller's iterator, so that dropping the iterator ends the
+    threads."""
 
     def __init__(
         self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
@@ -78,7 +83,9 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         self._handed_on.set()
         # Daemons: a source that never returns must not keep the interpreter from its exit.
         jobs = {"reader": self._read, "launcher": self._launch}
-        threads = [threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()]
+        threads = [
+            threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()
+        ]
         self._at_exit: Callable[[], None] | None = None
         self._at_exit = started(threads, self._lifetime, self.close)
 
@@ -103,7 +110,8 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 self._staged.put(_End(error))
 
     def _stage(self, frames: list[Any], tag: Tag) -> bool:
-        """Return False if the caller has stopped meanwhile: then nothing of the stages may be touched any more."""
+        """Return False if the caller has stopped meanwhile: then nothing of the stages may be touched any
+        more."""
         with self._lock:
             if self._stopped:
                 return False

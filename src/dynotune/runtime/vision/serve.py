@@ -1,4 +1,5 @@
-"""Serve many camera-like sources with one detector: a thread per source, batches of waiting frames, fair turns."""
+"""Serve many camera-like sources with one detector: a thread per source, batches of waiting frames, fair
+turns."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """Counts of one source: `num_read = num_served + num_dropped + num_discarded + num_waiting + num_under_way`.
+    """Counts of one source: `num_read = num_served + num_dropped + num_discarded + num_waiting +
+    num_under_way`.
 
     Args:
         num_dropped: frames dropped by the `drop` policy.
@@ -91,7 +93,8 @@ class _Source:
     error: DynotuneRuntimeError | None = None
 
     def may_add(self, key: tuple[int, int], queue: int) -> bool:
-        """Return whether a future frame of this source could join a batch of `key`; waiting frames come first.
+        """Return whether a future frame of this source could join a batch of `key`; waiting frames come
+        first.
 
         A source is assumed to continue in the size of its last frame.
         """
@@ -100,17 +103,26 @@ class _Source:
 
 
 class _Mux:
-    """Reads the sources and forms batches, without a reference to the server: dropping the server ends the reading."""
+    """Reads the sources and forms batches, without a reference to the server: dropping the server ends the
+    reading."""
 
     def __init__(
-        self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
+        self,
+        lanes: Lanes,
+        sources: Mapping[str, Iterable[Frame]],
+        *,
+        max_wait_s: float,
+        max_batch: int,
+        drop: Drop,
         queue: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._lanes = lanes
         self._max_wait_s, self._max_batch, self._drop, self._queue = max_wait_s, max_batch, drop, queue
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
-        self.sources = [_Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()]
+        self.sources = [
+            _Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()
+        ]
         self._turn = 0
         self._stopped = False
         self._closed = False
@@ -120,7 +132,9 @@ class _Mux:
     def start(self) -> None:
         # Daemons: a camera that never answers must not keep the interpreter from its exit.
         threads = [
-            threading.Thread(target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True)
+            threading.Thread(
+                target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True
+            )
             for source in self.sources
         ]
         self._at_exit = pipeline.started(threads, self.lifetime, self.stop)
@@ -140,7 +154,8 @@ class _Mux:
                 source.room.notify_all()
 
     def close(self) -> None:
-        """Count frames still under way as discarded; call this once no thread works on their batches any more."""
+        """Count frames still under way as discarded; call this once no thread works on their batches any
+        more."""
         with self._lock:
             self._closed = True
 
@@ -214,7 +229,8 @@ class _Mux:
         return oldest_s
 
     def _is_as_full_as_it_gets(self, key: tuple[int, int]) -> bool:
-        """Return whether waiting would add no frame: the batch is full, or no source can give a matching frame."""
+        """Return whether waiting would add no frame: the batch is full, or no source can give a matching
+        frame."""
         if self._num_alike(key) >= self._max_batch:
             return True
         return not any(source.may_add(key, self._queue) for source in self.sources)
@@ -261,25 +277,32 @@ class _Mux:
 
 
 class Server(Closing):
-    """Yields the results of many sources as they become ready: `for served in server`. Order is kept within a source.
+    """Yields the results of many sources as they become ready: `for served in server`. Order is kept within a
+    source.
 
     Ends when every source has ended, or by `close()`. `Detector.serve` makes it.
 
-    Raises (while iterated): SourceError, after the last result, if sources have raised or given unusable frames
-    (`stats()` lists them at any time); NumericsError if the model's output is not finite.
+    Raises (while iterated): SourceError, after the last result, if sources have raised or given unusable
+    frames (`stats()` lists them at any time); NumericsError if the model's output is not finite.
     """
 
     def __init__(
         self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]] | Sequence[Iterable[Frame]], *,
         max_wait_s: float, max_batch: int, drop: Drop, queue: int, depth: int,
     ) -> None:  # fmt: skip
-        named = sources if isinstance(sources, Mapping) else {str(number): one for number, one in enumerate(sources)}
+        named = (
+            sources
+            if isinstance(sources, Mapping)
+            else {str(number): one for number, one in enumerate(sources)}
+        )
         if not named:
             raise InputError("There are no sources to serve.")
         if drop not in ("never", "oldest", "newest"):
             raise InputError(f"drop is {drop!r}; it is 'never', 'oldest' or 'newest'.")
         if queue < 1 or depth < 1 or max_wait_s < 0:
-            raise InputError(f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0.")
+            raise InputError(
+                f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0."
+            )
         self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
         self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
         self._taking, self._lifetime = threading.Lock(), self._mux.lifetime
@@ -331,7 +354,8 @@ def _results(
     if failed:
         error = next(iter(failed.values()))
         raise SourceError(
-            f"{len(failed)} of {len(mux.sources)} sources ended with an error: {', '.join(map(repr, failed))}. "
+            f"{len(failed)} of {len(mux.sources)} sources ended with an error: "
+            f"{', '.join(map(repr, failed))}. "
             f"The first: {error.message}",
             hint="All other frames were served; Server.stats() has every error.",
         ) from error

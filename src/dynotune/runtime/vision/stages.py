@@ -1,8 +1,8 @@
 """Process a batch of a detector in three stages: copies into pinned memory, all launches, results.
 
-On a GPU the launched work uses two streams: upload and letterbox on one, forward and suppression after them on the
-other. A batch owns its buffers (its lane) through all stages; they are reused only when the host has seen the end of
-the last stage. No other rule is needed to keep a buffer from being overwritten.
+On a GPU the launched work uses two streams: upload and letterbox on one, forward and suppression after them
+on the other. A batch owns its buffers (its lane) through all stages; they are reused only when the host has
+seen the end of the last stage. No other rule is needed to keep a buffer from being overwritten.
 """
 
 import logging
@@ -76,8 +76,8 @@ MAX_REGIONS = 256  # views of a lane's images
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of frames and batches whose results were taken, of candidates and those beyond `top_k`, and of batches
-    whose suppression took more rounds than its graph has."""
+    """Counts of frames and batches whose results were taken, of candidates and those beyond `top_k`, and of
+    batches whose suppression took more rounds than its graph has."""
 
     num_frames: int = 0
     num_batches: int = 0
@@ -122,7 +122,8 @@ class UnderWay:
 
 @contextmanager
 def _without_gradients() -> Iterator[None]:
-    """Turn off gradients and the caller's inference mode: other threads cannot write tensors made in that mode."""
+    """Turn off gradients and the caller's inference mode: other threads cannot write tensors made in that
+    mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -147,8 +148,8 @@ class Lanes:
         self._letterboxes: dict[tuple[int, int, bool], tuple[Letterbox, Tensor]] = {}
         self._placements: dict[Any, Placement] = {}
         self._before, self._forward = (self.device_streams.side() for _ in range(2))
-        # Two locks, so that one batch is copied while another is launched; who needs both takes _staging first, and
-        # nobody waits for a chunk while holding _launching, which others need to free theirs.
+        # Two locks, so that one batch is copied while another is launched; who needs both takes _staging
+        # first, and nobody waits for a chunk while holding _launching, which others need to free theirs.
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
@@ -157,10 +158,12 @@ class Lanes:
         # Its memory on the device belongs to the stream that writes and reads it.
         with _without_gradients(), self.device_streams.on(self._before):
             self.ring = FrameRing(
-                self.device_streams, num_frames=chunk_of(self.options.largest),
-                frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
+                self.device_streams,
+                num_frames=chunk_of(self.options.largest),
+                frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1],
+                depth=self.options.depth,
                 graphs=self.options.graphs,
-            )  # fmt: skip
+            )
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -168,7 +171,8 @@ class Lanes:
         return {"x".join(map(str, shape)): network for shape, network in self._networks.copy().items()}
 
     def placement(self, frame: Frame, name: str = "The frame") -> Placement:
-        """Return the position of the frame in its input. Raises: InputError, TooLargeError if it cannot be used."""
+        """Return the position of the frame in its input. Raises: InputError, TooLargeError if it cannot be
+        used."""
         shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
         if not isinstance(shape, tuple) or dtype is None:
             return self._checked_placement(frame, name)
@@ -199,14 +203,15 @@ class Lanes:
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
         for batch in self.options.sizes:
-            # As many at once as will be: what each leaves behind is what the steady state needs. The last is partial.
+            # As many at once as will be: what each leaves behind is what the steady state needs. The last is
+            # partial.
             sizes = [batch] * max(1, self.options.depth - 1) + [max(1, batch - 1)]
             for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Start to copy frames of one key, and take a lane for them. Frames that fill several chunks are copied by
-        another thread, while this thread goes on.
+        """Start to copy frames of one key, and take a lane for them. Frames that fill several chunks are
+        copied by another thread, while this thread goes on.
 
         `spins`: busy-wait for the result: faster to wake, but takes a core from threads that launch.
         """
@@ -238,8 +243,8 @@ class Lanes:
         return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
 
     def launch(self, batch: UnderWay) -> UnderWay:
-        """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits only for
-        frames that are still being copied."""
+        """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits only
+        for frames that are still being copied."""
         lane = batch.lane
         try:
             while batch.parts:
@@ -265,7 +270,8 @@ class Lanes:
         lane, part = batch.lane, batch.parts[0]
         places = slice(part.start, part.start + part.num)
         letterbox, where = self._letterbox(part.size, whole=part.copied is None)
-        # The grey around a picture, and where it lies, are there already where frames of its size came before.
+        # The grey around a picture, and where it lies, are there already where frames of its size came
+        # before.
         pads = any(before != part.size for before in lane.sizes[places])
         lane.sizes[places] = [None] * part.num
         if pads:
@@ -371,13 +377,20 @@ class Lanes:
             if found is None:
                 started_s = time.perf_counter()
                 found = Network(
-                    self._model, shape, post=self._post_process(height, width), device_streams=self.device_streams,
-                    dtype=self.options.dtype, channels_last=self.options.channels_last, graphs=self.options.graphs,
+                    self._model,
+                    shape,
+                    post=self._post_process(height, width),
+                    device_streams=self.device_streams,
+                    dtype=self.options.dtype,
+                    channels_last=self.options.channels_last,
+                    graphs=self.options.graphs,
                     engine=self.options.engine,
-                )  # fmt: skip
+                )
                 self._networks[shape[:1] + shape[2:]] = found
                 took_s = time.perf_counter() - started_s
-                _log.info("built the network for %d frames of %d by %d in %.1f s", batch, height, width, took_s)
+                _log.info(
+                    "built the network for %d frames of %d by %d in %.1f s", batch, height, width, took_s
+                )
         return found
 
     def _post_process(self, height: int, width: int) -> PostProcess:

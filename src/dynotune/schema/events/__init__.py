@@ -1,7 +1,7 @@
 """Events that the agent writes into a process's record, one struct for each kind.
 
-The agent imports nothing of this package, so a test holds what it writes against these structs. A struct ignores fields
-that it does not have, and has defaults for fields that older agents did not write.
+The agent imports nothing of this package, so a test holds what it writes against these structs. A struct
+ignores fields that it does not have, and has defaults for fields that older agents did not write.
 """
 
 from typing import get_args
@@ -9,7 +9,15 @@ from typing import get_args
 import msgspec
 
 from dynotune.schema import document
-from dynotune.schema.events.arms import ArmGivenUp, ArmResults, ArmsCompared, ArmSwitched, Block, Stretch, unit_s
+from dynotune.schema.events.arms import (
+    ArmGivenUp,
+    ArmResults,
+    ArmsCompared,
+    ArmSwitched,
+    Block,
+    Stretch,
+    unit_s,
+)
 from dynotune.schema.events.batches import BatchesFetched, BatchesPinned
 from dynotune.schema.events.process import (
     AgentError,
@@ -98,7 +106,8 @@ class _Head(msgspec.Struct):
 
 
 def kind_of(raw: bytes) -> type[Event] | None:
-    """Return the struct for an event that the agent wrote as JSON; None for a kind that this dynotune does not know.
+    """Return the struct for an event that the agent wrote as JSON; None for a kind that this dynotune does
+    not know.
 
     Raises ValueError: this is no event in JSON.
     """

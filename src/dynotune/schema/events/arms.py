@@ -1,4 +1,5 @@
-"""Events of arms that are switched on and off within one running program. `arm`: the arm's index in its task."""
+"""Events of arms that are switched on and off within one running program. `arm`: the arm's index in its
+task."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from dynotune.schema.run import Readback
 class Stretch(msgspec.Struct, frozen=True):
     """Consecutive steps, timed as a whole, with the device synchronised at both ends.
 
-    `pace_s`: seconds of a fixed loop in Python, on average just before the stretch and just after it; None if unknown.
+    `pace_s`: seconds of a fixed loop in Python, on average just before the stretch and just after it; None if
+        unknown.
     """
 
     seconds: float
@@ -28,8 +30,8 @@ class Stretch(msgspec.Struct, frozen=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="arm_block"):
     """Two stretches with the candidate and two without, in `order`, where A means without.
 
-    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC. `readback`: of the
-    candidate's settings, at the end of the block, as far as switches report it.
+    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC. `readback`:
+    of the candidate's settings, at the end of the block, as far as switches report it.
     """
 
     arm: Int
@@ -88,7 +90,8 @@ class ArmResults(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     Args:
         baseline, candidate: for each call, digests of its outputs.
         redrawn: without the arm, but with other random numbers; empty if the modules draw none.
-        reference, rounded: of a copy of the module in a wider type, and of one whose numbers are rounded; or empty.
+        reference, rounded: of a copy of the module in a wider type, and of one whose numbers are rounded; or
+            empty.
         draws, precision: as in `ResultsRead`.
     """
 

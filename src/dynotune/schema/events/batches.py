@@ -23,7 +23,8 @@ class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
         decoded: paths of some files that were decoded.
         private_bytes: unshared memory of the worker; None if it was not read for this event.
         parts: time to make samples, by kind of work.
-        read_bytes, storage_bytes: bytes read, and bytes of these from storage; None if the kernel does not count.
+        read_bytes, storage_bytes: bytes read, and bytes of these from storage; None if the kernel does not
+            count.
         dataset, collate: names; `items_at`, `collate_at`: places in the code, as `Place.function`.
         num_items: None for an iterable data set.
         num_objects, num_distinct: see `Loading`.
@@ -57,7 +58,8 @@ class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
 
 
 class BatchesPinned(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="pinning"):
-    """Until `at_s` (CLOCK_MONOTONIC), `num` batches were copied to page-locked memory, which took `pin_s` seconds."""
+    """Until `at_s` (CLOCK_MONOTONIC), `num` batches were copied to page-locked memory, which took `pin_s`
+    seconds."""
 
     at_s: float
     num: Count

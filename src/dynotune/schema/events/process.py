@@ -21,7 +21,8 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     """A Python process of the command began, or replaced itself by another program.
 
-    `python`: its version. `rank`, `world_size`: from the environment; None if the environment does not have them.
+    `python`: its version. `rank`, `world_size`: from the environment; None if the environment does not have
+        them.
     """
 
     pid: Int | None = None
@@ -34,7 +35,8 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
 
 
 class TorchImported(_Event, frozen=True, kw_only=True, tag="torch"):
-    """torch was imported at `time_s` (CLOCK_MONOTONIC). `cuda`: version of CUDA that torch was built with, or None."""
+    """torch was imported at `time_s` (CLOCK_MONOTONIC). `cuda`: version of CUDA that torch was built with, or
+    None."""
 
     version: str
     cuda: str | None = None
@@ -55,12 +57,13 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
     Args:
         parts: the cycle's first parts; empty if the program marks its steps; None in older records.
         num_parts: number of all parts.
-        kinds: kinds of the cycle's events in order of their first occurrence; empty if the program marks its steps;
-            None in older records.
+        kinds: kinds of the cycle's events in order of their first occurrence; empty if the program marks its
+            steps; None in older records.
         begin_s: begin of the first step (s, CLOCK_MONOTONIC).
         num_steps: number of steps that had ended when the cycle was found.
         num_superseded: number of steps recorded before that turned out to be no steps.
-        stacks_by: number of the signal on which the program writes its threads' stacks; None if it writes none.
+        stacks_by: number of the signal on which the program writes its threads' stacks; None if it writes
+            none.
         rank, world_size: from the process group; None without one.
     """
 
@@ -76,7 +79,8 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
 
 
 class OptionsParsed(_Event, frozen=True, kw_only=True, tag="options"):
-    """The program parsed its command line. Each option's own `parser` is left out, since all have this one."""
+    """The program parsed its command line. Each option's own `parser` is left out, since all have this
+    one."""
 
     parser: OptionParser
     options: list[ProgramOption] = []
@@ -85,8 +89,8 @@ class OptionsParsed(_Event, frozen=True, kw_only=True, tag="options"):
 class MemoryPeaks(_Event, frozen=True, kw_only=True, tag="memory"):
     """Peaks of memory so far, in bytes.
 
-    `peak_device_bytes`: sum of the allocator's peaks over all devices. `num_devices`: number of devices on which the
-    process allocated memory. Both are None if CUDA has not started.
+    `peak_device_bytes`: sum of the allocator's peaks over all devices. `num_devices`: number of devices on
+    which the process allocated memory. Both are None if CUDA has not started.
     """
 
     peak_rss_bytes: Int | None = None
@@ -108,7 +112,8 @@ class SettingPutBack(_Event, frozen=True, kw_only=True, tag="setting_put_back"):
 
 
 class OutOfMemory(_Event, frozen=True, kw_only=True, tag="out_of_memory"):
-    """A failed allocation ended the process. `message`: torch's. `held`: bytes of live device tensors by use."""
+    """A failed allocation ended the process. `message`: torch's. `held`: bytes of live device tensors by
+    use."""
 
     message: str
     held: dict[str, Int] = {}
@@ -122,12 +127,14 @@ class AgentError(_Event, frozen=True, kw_only=True, tag="error"):
 
 
 class ProcessExited(_Event, frozen=True, kw_only=True, tag="exit"):
-    """The interpreter ended normally. `num_events`: number of draws, calls and updates, among which steps are found."""
+    """The interpreter ended normally. `num_events`: number of draws, calls and updates, among which steps are
+    found."""
 
     num_events: Count = 0
 
 
 class NotModelled(_Event, frozen=True, kw_only=True, tag="not_modelled"):
-    """The pretended device cannot do what the program asked for, so the program gets an exception with this reason."""
+    """The pretended device cannot do what the program asked for, so the program gets an exception with this
+    reason."""
 
     reason: str

@@ -19,7 +19,8 @@ class ProcessCreated(_Event, frozen=True, kw_only=True, tag="starting_process"):
 
 
 class StartCovered(_Event, frozen=True, kw_only=True, tag="starting"):
-    """The parts of the start that follow torch's import are watched. `unknown`: parts that are not, with the reason."""
+    """The parts of the start that follow torch's import are watched. `unknown`: parts that are not, with the
+    reason."""
 
     unknown: dict[str, str] = {}
 
@@ -37,7 +38,8 @@ class StartSpan(Span, frozen=True, tag_field="event", tag="span"):
 class CompilerCounted(_Event, frozen=True, kw_only=True, tag="compiled"):
     """Counts of torch.compile when the start ended.
 
-    `counts`: the compilers' counters, such as `fxgraph_cache_hit`. `compile_threads`: number of processes that compile.
+    `counts`: the compilers' counters, such as `fxgraph_cache_hit`. `compile_threads`: number of processes
+        that compile.
     """
 
     counts: dict[str, Int] | None = None

@@ -1,7 +1,7 @@
 """Results of tasks: one event for each process that a task concerns.
 
-Each has `task`, the task's number (negative for a task of the plan), and `done_s`, the time at which it was done (s,
-CLOCK_MONOTONIC).
+Each has `task`, the task's number (negative for a task of the plan), and `done_s`, the time at which it was
+done (s, CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class GivenUp(_Result, frozen=True, kw_only=True, tag="given_up"):
 
 
 class LoaderDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of draining a loader: `seconds` for `num_batches`, after `num_skipped` batches that were already made.
+    """Result of draining a loader: `seconds` for `num_batches`, after `num_skipped` batches that were already
+    made.
 
     Args:
         num_replayed: number of batches that the window's steps drew from this loader.
@@ -86,7 +87,8 @@ class BatchReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
-    """Files whose pages were dropped; of `probed_bytes` that were checked, `resident_bytes` were still cached."""
+    """Files whose pages were dropped; of `probed_bytes` that were checked, `resident_bytes` were still
+    cached."""
 
     num_files: int
     num_bytes: int
@@ -99,7 +101,8 @@ class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
 class LoaderIsolated(_Result, frozen=True, kw_only=True, tag="isolated"):
     """Loaders were drained, and one of their batches was replayed.
 
-    `changed_in_place`: whether the program changed the replayed batch. `dropped`: None if the page cache stayed.
+    `changed_in_place`: whether the program changed the replayed batch. `dropped`: None if the page cache
+        stayed.
     """
 
     loaders: list[LoaderDrain] = []
@@ -122,7 +125,8 @@ class AllocationsRecorded(_Result, frozen=True, kw_only=True, tag="allocations")
 
 
 class HistoryRecorded(_Result, frozen=True, kw_only=True, tag="history"):
-    """The caching allocator was recorded from the device's first use. `file`: snapshot's name in the run folder."""
+    """The caching allocator was recorded from the device's first use. `file`: snapshot's name in the run
+    folder."""
 
     file: str
     pid: Int
@@ -137,7 +141,8 @@ class OnnxExported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShapesCounted(_Result, frozen=True, kw_only=True, tag="shapes"):
-    """The shapes of inputs of outermost modules were counted. `onnx`: None if no module was to be exported."""
+    """The shapes of inputs of outermost modules were counted. `onnx`: None if no module was to be
+    exported."""
 
     modules: list[ShapeHistogram] = []
     onnx: OnnxExported | None = None
@@ -154,7 +159,8 @@ class Digest(msgspec.Struct, frozen=True):
     """Digest of one output tensor of an outermost module. None represents a value that is not finite.
 
     Args:
-        sum, magnitudes, root: sum of the elements, sum of their magnitudes, and root of the sum of their squares.
+        sum, magnitudes, root: sum of the elements, sum of their magnitudes, and root of the sum of their
+            squares.
         sampled: evenly spaced elements.
     """
 
@@ -169,11 +175,13 @@ class ResultsRead(_Result, frozen=True, kw_only=True, tag="results"):
     """The results that one process computed.
 
     Args:
-        values: losses, or for each call the digests of its outputs, as `what` says; None for a loss that is not finite.
+        values: losses, or for each call the digests of its outputs, as `what` says; None for a loss that is
+            not finite.
         draws: kinds of devices whose random number generators the process's modules used.
         precision: the precision in which the process computes, as far as visible.
         num_captured: number of values that were not read because a CUDA graph was being captured.
-        parts: results of inner modules in the outermost module's first call, in the order in which their calls ended.
+        parts: results of inner modules in the outermost module's first call, in the order in which their
+            calls ended.
         metric: values of the metric for each call, in order; `metric_error`: why there is no metric.
     """
 

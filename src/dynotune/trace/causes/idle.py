@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
 from dynotune.trace.causes.figures import duration, of_step, per_step, percent, time_per_step
-from dynotune.trace.causes.lost_time import LostTime, by_place, heaviest, in_window, largest_places, launched_at
+from dynotune.trace.causes.lost_time import (
+    LostTime,
+    by_place,
+    heaviest,
+    in_window,
+    largest_places,
+    launched_at,
+)
 from dynotune.trace.facts import call_order, copies, intervals
 from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.idle import Gaps, loader_spans
@@ -25,18 +32,25 @@ from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by
 LOW_BUSY_SHARE = 0.7
 """A device with short kernels is launch-bound if it is busy for less than this share of the time window."""
 LAUNCH_GAP_NS = 200_000
-"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two launches,
-the host does work other than launching."""
+"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two
+launches, the host does work other than launching."""
 MANY_LAUNCH_GAPS = 50
-"""Number of gaps between short kernels per step from which launches delay the step, whatever other kernels run."""
+"""Number of gaps between short kernels per step from which launches delay the step, whatever other kernels
+run."""
 LATENCY_GAP_NS = 100_000
-"""A queued kernel starts within a few microseconds. A kernel that stays in the queue for longer waits for something."""
+"""A queued kernel starts within a few microseconds. A kernel that stays in the queue for longer waits for
+something."""
 MANY_OPTIMIZER_KERNELS = 300
-"""Number of kernels in one `Optimizer.step`: an optimizer that updates many parameters at once launches far fewer."""
+"""Number of kernels in one `Optimizer.step`: an optimizer that updates many parameters at once launches far
+fewer."""
 
-_DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
+_DEVICE_MEMORY = re.compile(
+    r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)"
+)
 _FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")
-_HOST_MEMORY = re.compile(r"(cuda|hip)(MallocHost|FreeHost|Host(Alloc|Malloc|Free|Register|Unregister))|cuMem\w*Host")
+_HOST_MEMORY = re.compile(
+    r"(cuda|hip)(MallocHost|FreeHost|Host(Alloc|Malloc|Free|Register|Unregister))|cuMem\w*Host"
+)
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 _EMPTIES_CACHE = re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$|<built-in .*_cuda_emptyCache")
 
@@ -47,8 +61,8 @@ def losses(facts: RankFacts) -> list[LostTime]:
     gaps = facts.busiest.gaps
     host_left = gaps.split_ns["host"].copy()
     found = [*_loader(facts, gaps), *_syncs(facts, gaps)]
-    # From specific to general causes: each cause takes its share of the idle time and leaves the remainder to later
-    # causes.
+    # From specific to general causes: each cause takes its share of the idle time and leaves the remainder to
+    # later causes.
     for narrow in (_pinning, _host_memory, _device_memory, _made_on_host, _small_copies, _optimizer):
         found += narrow(facts, gaps, host_left)
     return [*found, *_host(facts, facts.busiest, host_left), *_queued(facts, gaps)]
@@ -108,7 +122,8 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    """Yield the time of page-locking memory and of copying into page-locked memory (most, once memory is cached)."""
+    """Yield the time of page-locking memory and of copying into page-locked memory (most, once memory is
+    cached)."""
     rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
     yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", "pin_memory")
 
@@ -142,7 +157,8 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
 def _inside_spans(
     facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, told: str = ""
 ) -> Iterator[LostTime]:
-    """Yield the lost time inside the given host spans on threads that queue work; subtract this time from `host_left`.
+    """Yield the lost time inside the given host spans on threads that queue work; subtract this time from
+    `host_left`.
 
     Args:
         told: description of the host spans; "" for CUDA calls, whose names describe them.
@@ -160,7 +176,8 @@ def _inside_spans(
 
 
 def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
-    """Return the given host spans on threads that queue work; the loader's pinning thread delays no other thread."""
+    """Return the given host spans on threads that queue work; the loader's pinning thread delays no other
+    thread."""
     thread = facts.timeline.host.thread
     return rows[np.isin(thread[rows], thread[gaps.call[gaps.call != UNKNOWN]])]
 
@@ -172,7 +189,8 @@ def _frees(facts: RankFacts, rows: Ints) -> NDArray[np.bool_]:
 def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
     """Return, for each gap that began inside a call that frees device memory, the duration of that call.
 
-    A call that frees device memory waits for the device: without the call, the next work would be queued earlier.
+    A call that frees device memory waits for the device: without the call, the next work would be queued
+    earlier.
     """
     host = facts.timeline.host
     rows = rows[_frees(facts, rows) & (host.kind[rows] == HostKind.CALL)]
@@ -228,7 +246,10 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTi
         return
     work = int(took.sum())
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
-    evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
+    evidence = (
+        f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, "
+        f"{duration(np.median(took))} each"
+    )
     where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
     yield LostTime("optimizer-forloop", lost, Place(where.function, where.operator), (evidence,), work)
 
@@ -259,7 +280,8 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             f"gaps: {per_step(facts, int(np.count_nonzero(between)))}, between kernels shorter than "
             f"{duration(SHORT_KERNEL_S * 1e9)}"
             if many and mean_s >= SHORT_KERNEL_S
-            else f"kernels take {duration(mean_s * 1e9)} on average; the device is busy {percent(busy_share)} of the "
+            else f"kernels take {duration(mean_s * 1e9)} on average; the device is busy "
+            f"{percent(busy_share)} of the "
             "time",
             *largest_places(facts, places, between, where),
         )
@@ -279,16 +301,22 @@ def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
     device = facts.timeline.device
     rows = np.flatnonzero(device.device == facts.device)
     took = device.end_ns[rows] - device.start_ns[rows]
-    by_end, by_start = np.argsort(device.end_ns[rows], kind="stable"), np.argsort(device.start_ns[rows], kind="stable")
+    by_end, by_start = (
+        np.argsort(device.end_ns[rows], kind="stable"),
+        np.argsort(device.start_ns[rows], kind="stable"),
+    )
     before = np.searchsorted(device.end_ns[rows][by_end], gaps.start_ns, side="right") - 1
     after = np.searchsorted(device.start_ns[rows][by_start], gaps.end_ns, side="left")
     inside = (before >= 0) & (after < len(rows))
-    least = np.where(inside, np.maximum(took[by_end[before]], took[by_start[np.minimum(after, len(rows) - 1)]]), 0)
+    least = np.where(
+        inside, np.maximum(took[by_end[before]], took[by_start[np.minimum(after, len(rows) - 1)]]), 0
+    )
     return inside & (least < SHORT_KERNEL_S * 1e9)
 
 
 def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
-    """Return each gap's code place; for a gap of mostly loader wait, the place that queued the work after the gap."""
+    """Return each gap's code place; for a gap of mostly loader wait, the place that queued the work after the
+    gap."""
     gaps, found = on_device.gaps, on_device.gap_places
     rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
     found = found.of(np.arange(len(gaps)))
@@ -297,7 +325,8 @@ def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
 
 
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
-    """Return the function that ran on the host for most of a gap, if stacks are more precise than the gap's place."""
+    """Return the function that ran on the host for most of a gap, if stacks are more precise than the gap's
+    place."""
     if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
         return ()
     function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))

@@ -1,4 +1,5 @@
-"""Rank the causes of lost time, and write the verdict in one sentence. docs/reference/trace.md defines the ranking."""
+"""Rank the causes of lost time, and write the verdict in one sentence. docs/reference/trace.md defines the
+ranking."""
 
 import tomllib
 from collections.abc import Sequence
@@ -6,7 +7,16 @@ from importlib.resources import files
 
 import numpy as np
 
-from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares, Straggler
+from dynotune.schema.trace_summary import (
+    RANK_PHASES,
+    Cause,
+    Operator,
+    Place,
+    RankPhase,
+    Ranks,
+    Shares,
+    Straggler,
+)
 from dynotune.trace.causes import host, idle, work
 from dynotune.trace.causes.figures import duration, percent, time_per_step
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
@@ -18,21 +28,23 @@ from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
-"""Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between steps."""
+"""Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between
+steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE = _WORDS["idle"]
 _WORK = _WORDS["work"]
 _CLAIMS = _WORDS["claims"]
-"""Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a cost."""
+"""Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a
+cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
     """Return causes that take at least a hundredth of their rank's time window, largest loss first.
 
-    Losses with the same id and place are one cause. Ranks run in parallel, so the loss of an id is the largest loss of
-    any rank, as a share of that rank's time window.
+    Losses with the same id and place are one cause. Ranks run in parallel, so the loss of an id is the
+    largest loss of any rank, as a share of that rank's time window.
     """
     found: dict[str, list[Cause]] = {}
     for facts in ranks:
@@ -78,7 +90,9 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
             waits = time_per_step(facts, row.waits_s * 1e9)
             evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
             if compared.imbalance is not None:
-                evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
+                evidence.append(
+                    f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest"
+                )
             rows.append(
                 Cause(
                     id="rank-imbalance",
@@ -105,20 +119,24 @@ def _who_is_late(stragglers: Sequence[Straggler]) -> str:
 
 
 def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
-    """Return the place that causes most of the slowest rank's delay, if the rank is late in only one phase."""
+    """Return the place that causes most of the slowest rank's delay, if the rank is late in only one
+    phase."""
     slowest, late = compared.stragglers[0], {one.rank for one in compared.stragglers}
     if len(slowest.phases) != 1 or slowest.late_s is None:
         return Place()
     rows = zip(ranks, compared.ranks, strict=True)
     of_rank = {row.rank: _places_of(facts, slowest.phases[0]) for facts, row in rows}
     own, others = of_rank[slowest.rank], [places for rank, places in of_rank.items() if rank not in late]
-    beyond = {place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in own.items()}
+    beyond = {
+        place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in own.items()
+    }
     place = max(beyond, key=lambda place: beyond[place], default=Place())
     return place if 2 * beyond.get(place, 0.0) > slowest.late_s * 1e9 else Place()
 
 
 def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
-    """Return the nanoseconds per step of each place at which the host spent most of an interval of the phase."""
+    """Return the nanoseconds per step of each place at which the host spent most of an interval of the
+    phase."""
     sets = rank_phases.on_host(facts.timeline, facts.window)
     spent = np.empty((0, 2), dtype=np.int64) if sets is None else sets[RANK_PHASES.index(phase)]
     thread = np.full(len(spent), working_thread(facts.timeline), dtype=np.int64)
@@ -129,7 +147,9 @@ def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
     return total
 
 
-def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
+def verdict(
+    facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]
+) -> str:
     """Write in one sentence how busy the device was, and its largest avoidable loss."""
     if not facts.window_ns:
         return "The trace holds no work: no operator, no call and no device activity."
@@ -138,8 +158,12 @@ def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], op
         return f"No device work was recorded: {span} on the host{_on_the_host(facts, ranked, operators)}."
     busy = shares.compute + shares.exposed_copy + shares.exposed_communication
     if not ranked:
-        return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
-    # Needless work matters only if the device is busy; for an idle device the verdict names a cause of idle time.
+        return (
+            f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth "
+            "of it."
+        )
+    # Needless work matters only if the device is busy; for an idle device the verdict names a cause of idle
+    # time.
     of_idle = [cause for cause in ranked if cause.id in _IDLE]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
     kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
@@ -154,7 +178,8 @@ def _in_words(cause: Cause) -> str:
 
 
 def _span(facts: RankFacts) -> str:
-    """Return the time window's length. If the host runs ahead, its steps are short: the device's share counts."""
+    """Return the time window's length. If the host runs ahead, its steps are short: the device's share
+    counts."""
     if facts.num_steps is None:
         return duration(facts.window_ns)
     each = duration(facts.window_ns / facts.num_steps)
@@ -170,13 +195,18 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
     if first is not None:
         return f"; the longest operator is {first.name}, {percent(share)}"
     host = facts.timeline.host
-    none = ", in which no operator ran" if (host.kind == HostKind.OPERATOR).any() else ", with no operator recorded"
+    none = (
+        ", in which no operator ran"
+        if (host.kind == HostKind.OPERATOR).any()
+        else ", with no operator recorded"
+    )
     name, share = _longest_annotation(facts)
     return f"{none}; {name} takes {percent(share)} of it" if name else none
 
 
 def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
-    """Return the annotation (except steps) that covers most of the time window, with its share; else no annotation."""
+    """Return the annotation (except steps) that covers most of the time window, with its share; else no
+    annotation."""
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
@@ -184,7 +214,9 @@ def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
     for name in np.unique(host.name[rows]).tolist():
         own = rows[host.name[rows] == name]
         if not STEP.match(names[name]):
-            covered[names[name]] = intervals.length(intervals.union_of(host, own, facts.window)) / facts.window_ns
+            covered[names[name]] = (
+                intervals.length(intervals.union_of(host, own, facts.window)) / facts.window_ns
+            )
     return max(covered.items(), key=lambda item: (item[1], item[0])) if covered else ("", 0.0)
 
 

@@ -27,9 +27,11 @@ from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
-"""Least share of pointwise kernels in the time of all kernels: below this, fusing pointwise kernels changes little."""
+"""Least share of pointwise kernels in the time of all kernels: below this, fusing pointwise kernels changes
+little."""
 SOFTMAX_SHARE = 0.05
-"""Least share of softmax in the time of all kernels for which softmax is over attention scores, not over classes."""
+"""Least share of softmax in the time of all kernels for which softmax is over attention scores, not over
+classes."""
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
@@ -45,7 +47,8 @@ _CLASSES = {"layout": "channels-last", "cast": "casts", "attention-math": "sdpa-
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Return causes in the work of the rank's devices. Unlike causes of idle time, causes in work may overlap."""
+    """Return causes in the work of the rank's devices. Unlike causes of idle time, causes in work may
+    overlap."""
     if facts.kernels is None:
         return []
     rules = (_copies, _communication, _kernel_classes, _no_tensor_cores, _softmax, _pointwise)
@@ -61,7 +64,10 @@ def _copies(facts: RankFacts) -> Iterator[LostTime]:
         took = in_window(facts, facts.timeline.device.start_ns[rows], facts.timeline.device.end_ns[rows])
         size = ""
         if row.num_bytes is not None and row.bytes_per_s is not None:
-            size = f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s"
+            size = (
+                f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at "
+                f"{row.bytes_per_s / 1e9:.3g} GB/s"
+            )
         memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
         evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
         yield LostTime(cause, round(row.exposed_s * 1e9), launched_at(facts, rows, took), (evidence,))
@@ -80,11 +86,17 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
     rows, took = _exposed_collectives(facts)
     names, of_row = np.unique(timeline.device.name[rows], return_inverse=True)
     totals = np.bincount(of_row, weights=took, minlength=len(names))
-    ranked = [(total, timeline.names[name]) for total, name in zip(totals.tolist(), names.tolist(), strict=True)]
+    ranked = [
+        (total, timeline.names[name]) for total, name in zip(totals.tolist(), names.tolist(), strict=True)
+    ]
     ranked.sort(reverse=True)
     reduces = sum(total for total, name in ranked if "allreduce" in name.lower().replace("_", ""))
     in_ddp = any(name.startswith("DistributedDataParallel.") for name in timeline.names)
-    cause = "ddp-bucket-cap" if in_ddp and 2 * reduces > sum(total for total, _ in ranked) else "communication-exposed"
+    cause = (
+        "ddp-bucket-cap"
+        if in_ddp and 2 * reduces > sum(total for total, _ in ranked)
+        else "communication-exposed"
+    )
     times = f"{of_step(facts, facts.communication.total_s * 1e9)} in all"
     hidden = f"{of_step(facts, facts.communication.hidden_s * 1e9)} of it under other work"
     evidence = (
@@ -100,7 +112,8 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
-    """Return the collectives on the rank's busiest device, and each one's nanoseconds without concurrent work."""
+    """Return the collectives on the rank's busiest device, and each one's nanoseconds without concurrent
+    work."""
     device = facts.timeline.device
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
@@ -114,7 +127,10 @@ def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
         if cause := _CLASSES.get(row.name):
             where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
             share = f"{percent(row.share)} of the time of all kernels"
-            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {words.short_kernel_name(row.largest)}"
+            evidence = (
+                f"kernels: {per_step(facts, row.num)}, {share}; most in "
+                f"{words.short_kernel_name(row.largest)}"
+            )
             yield LostTime(cause, round(row.total_s * 1e9), where, (evidence,))
 
 
@@ -126,7 +142,8 @@ def _where(facts: RankFacts, name: str) -> Place:
 
 
 def _where_math_attention(facts: RankFacts) -> Place:
-    """Return the caller of most unfused attention, found by its operator since kernel names do not show attention."""
+    """Return the caller of most unfused attention, found by its operator since kernel names do not show
+    attention."""
     host = facts.timeline.host
     rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
@@ -196,5 +213,7 @@ def _pointwise(facts: RankFacts) -> Iterator[LostTime]:
         return
     lost_ns = spared_ns(facts.timeline, facts.window)
     if lost_ns:
-        evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
+        evidence = tuple(
+            f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows
+        )
         yield LostTime("compile-default", lost_ns, Place(), evidence)

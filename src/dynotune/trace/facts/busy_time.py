@@ -14,7 +14,8 @@ _COMMUNICATION = 4
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Nanoseconds by the combination of kinds of work that ran at once; the fields sum to the device's busy time."""
+    """Nanoseconds by the combination of kinds of work that ran at once; the fields sum to the device's busy
+    time."""
 
     compute_ns: int
     copy_ns: int
@@ -38,7 +39,12 @@ class Busy:
 
     @property
     def any_communication_ns(self) -> int:
-        return self.communication_ns + self.compute_and_communication_ns + self.copy_and_communication_ns + self.all_ns
+        return (
+            self.communication_ns
+            + self.compute_and_communication_ns
+            + self.copy_and_communication_ns
+            + self.all_ns
+        )
 
 
 def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:

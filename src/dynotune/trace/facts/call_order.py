@@ -1,4 +1,5 @@
-"""Find tensors made on the host only to be copied, and results that are read too early, by operators' order."""
+"""Find tensors made on the host only to be copied, and results that are read too early, by operators'
+order."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from dynotune.trace.facts.nesting import begins_inside, outermost
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Most host operators (casts, scaling, pinning) between the creation of a tensor and its copy to the device."""
+"""Most host operators (casts, scaling, pinning) between the creation of a tensor and its copy to the
+device."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"
@@ -22,13 +24,15 @@ _MAKES = re.compile(
     r"|<built-in method (tensor|as_tensor) of type"
 )
 _READ_OUT = re.compile(
-    r"aten::(item|is_nonzero|_local_scalar_dense|equal|allclose)$|<built-in method (numpy|tolist|item) of Tensor"
+    r"aten::(item|is_nonzero|_local_scalar_dense|equal|allclose)$|<built-in method (numpy|tolist|item) of Tensor"  # noqa: E501
 )
 _READS = re.compile(
     r"aten::(item|is_nonzero|sum|mean|add_?|sub_?|mul_?|div_?|argmax|argmin|max|min|eq|ne|norm|clone|cat|stack|topk)$"
     r"|<built-in method (numpy|tolist|item) of Tensor"
 )
-_BUILT_IN = re.compile(r"<built-in method (tensor|as_tensor) of type|<built-in method (numpy|tolist|item) of Tensor")
+_BUILT_IN = re.compile(
+    r"<built-in method (tensor|as_tensor) of type|<built-in method (numpy|tolist|item) of Tensor"
+)
 _LOOKS = re.compile(r"(cuda|hip)(Event|Stream)Query|cu(Event|Stream)Query")
 
 
@@ -56,11 +60,14 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
     rows = outermost(host, rows[~begins_inside(host, rows, hidden)])
     launched = device.launch[device.launch != UNKNOWN]
     to_device = uploads(timeline) & (device.launch != UNKNOWN)
-    return Sequence(rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device]))
+    return Sequence(
+        rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device])
+    )
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Return operators that make a tensor on the host for the device, and operators that copy such tensors there."""
+    """Return operators that make a tensor on the host for the device, and operators that copy such tensors
+    there."""
     found: list[int] = []
     copying: list[int] = []
     for thread in threads.tolist():
@@ -79,15 +86,18 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
-    """Return for each host span whether the call copies to page-locked memory that the host then reads at once.
+    """Return for each host span whether the call copies to page-locked memory that the host then reads at
+    once.
 
-    After such copies, the thread's next operator works only on the host, and before it the program neither waited for
-    the device nor asked whether the copy was done.
+    After such copies, the thread's next operator works only on the host, and before it the program neither
+    waited for the device nor asked whether the copy was done.
     """
     host, device = timeline.host, timeline.device
     found = np.zeros(len(host), dtype=bool)
     to_host = np.flatnonzero((device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN))
-    to_host = to_host[told_by_name(timeline.names, device.name[to_host], lambda name: kind_of(name) == ("DtoH", True))]
+    to_host = to_host[
+        told_by_name(timeline.names, device.name[to_host], lambda name: kind_of(name) == ("DtoH", True))
+    ]
     copying = np.unique(device.launch[to_host])
     waiting = cuda_calls.waits(timeline)
     waiting[named(timeline, _LOOKS, HostKind.CALL)] = True
@@ -116,7 +126,8 @@ def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArra
 
 
 def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
-    """Count the calls `inner` that begin inside each span of `rows`; the spans are of one thread and do not overlap."""
+    """Count the calls `inner` that begin inside each span of `rows`; the spans are of one thread and do not
+    overlap."""
     host = timeline.host
     num = np.zeros(len(rows), dtype=np.int64)
     if not len(rows):

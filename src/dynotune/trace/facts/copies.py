@@ -12,7 +12,8 @@ from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by
 
 Kind = tuple[str, bool | None]
 
-# CUPTI's kinds (CUpti_ActivityMemcpyKind) as torch.profiler abbreviates them; an array (A) lies on the device.
+# CUPTI's kinds (CUpti_ActivityMemcpyKind) as torch.profiler abbreviates them; an array (A) lies on the
+# device.
 _DIRECTION = re.compile(r"(?<![A-Za-z])([HDAP])to([HDAP])(?![A-Za-z])")
 # roctracer's names: CopyHostToDevice, hipMemcpyDeviceToHost.
 _IN_WORDS = re.compile(r"(Host|Device|Peer)To(Host|Device|Peer)")
@@ -22,7 +23,8 @@ _ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
 
 @cache
 def kind_of(name: str) -> Kind:
-    """Return a copy's direction and whether host memory is pinned: "Memcpy HtoD (Pinned -> Device)": ("HtoD", True)."""
+    """Return a copy's direction and whether host memory is pinned: "Memcpy HtoD (Pinned -> Device)": ("HtoD",
+    True)."""
     found = _DIRECTION.search(name)
     if found:
         source, target = _ON_DEVICE[found[1]], _ON_DEVICE[found[2]]
@@ -46,18 +48,24 @@ def uploads(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
-    """Return one rank's copies in the window [start, end) of ns, one table row per kind, longest total time first."""
+    """Return one rank's copies in the window [start, end) of ns, one table row per kind, longest total time
+    first."""
     device = timeline.device
     rows = np.flatnonzero((device.kind == DeviceKind.COPY) & touching(device, window))
     kinds: dict[Kind, int] = {}
     names = np.unique(device.name[rows])
-    of_name = np.array([kinds.setdefault(kind_of(timeline.names[name]), len(kinds)) for name in names], dtype=np.int64)
+    of_name = np.array(
+        [kinds.setdefault(kind_of(timeline.names[name]), len(kinds)) for name in names], dtype=np.int64
+    )
     of_row = of_name[np.searchsorted(names, device.name[rows])]
     exposed_ns = _exposed_ns(timeline, rows, of_row, window)
     found = [
-        _row(timeline, rows[of_row == index], window, kind, int(exposed_ns[index])) for kind, index in kinds.items()
+        _row(timeline, rows[of_row == index], window, kind, int(exposed_ns[index]))
+        for kind, index in kinds.items()
     ]
-    return sorted(found, key=lambda row: (-row.total_s, row.kind, row.pinned is not None, row.pinned or False))
+    return sorted(
+        found, key=lambda row: (-row.total_s, row.kind, row.pinned is not None, row.pinned or False)
+    )
 
 
 def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, exposed_ns: int) -> Copies:
@@ -65,7 +73,8 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
     sized = rows[device.num_bytes[rows] != UNKNOWN]
     sizes = device.num_bytes[sized]
-    # A copy counts as a whole, since the number of bytes that were copied inside the time window is not known.
+    # A copy counts as a whole, since the number of bytes that were copied inside the time window is not
+    # known.
     time = int((device.end_ns[sized] - device.start_ns[sized]).sum())
     return Copies(
         rank=timeline.rank,
@@ -81,7 +90,8 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
 
 
 def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
-    """Return for each kind of copy the nanoseconds of the time window in which devices did only copies of this kind."""
+    """Return for each kind of copy the nanoseconds of the time window in which devices did only copies of
+    this kind."""
     device = timeline.device
     exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):

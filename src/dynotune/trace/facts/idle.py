@@ -19,7 +19,8 @@ class Gaps:
     """Idle gaps of one device in a time window, in order of time. Every column has one int64 value per gap.
 
     Args:
-        split_ns: nanoseconds of each gap by cause (the five `CAUSES`); the causes of a gap sum to `end_ns - start_ns`.
+        split_ns: nanoseconds of each gap by cause (the five `CAUSES`); the causes of a gap sum to `end_ns -
+            start_ns`.
         call: row of the CALL that queued the work after the gap; UNKNOWN if no call is known.
         thread: the thread that queued the work after the gap; if unknown, the thread that queues most work.
         wait: row of the CALL that waited for the device when the gap began; UNKNOWN if no call waited.
@@ -40,7 +41,8 @@ class Gaps:
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
     def late_ns(self) -> int:
-        """Return the ns of cause `kernel` in gaps that began before work was queued: earlier queueing hides these."""
+        """Return the ns of cause `kernel` in gaps that began before work was queued: earlier queueing hides
+        these."""
         before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
         return int(self.split_ns["kernel"][before > 0].sum())
 
@@ -51,13 +53,15 @@ class Gaps:
 
 
 def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
-    """Return the intervals of the window in which the device was idle, each split by causes of the idle time."""
+    """Return the intervals of the window in which the device was idle, each split by causes of the idle
+    time."""
     ran = _ran(timeline, device)
     start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
     free = intervals.complement(intervals.union(start_ns, end_ns), *window)
     start, end = free[:, 0].copy(), free[:, 1].copy()
     call = _ending_call(timeline, ran, end)
-    # No work was queued between the last activity and the window's end: treat the end as the return of a queueing call.
+    # No work was queued between the last activity and the window's end: treat the end as the return of a
+    # queueing call.
     returned = _taken(timeline.host.end_ns, call, missing=end)
     queued = np.clip(returned, start, end)
     thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
@@ -86,9 +90,9 @@ def launching_thread(timeline: Timeline) -> int:
 def working_thread(timeline: Timeline) -> int:
     """Return the thread that runs the program's steps; UNKNOWN if the trace does not show this thread.
 
-    The working thread is the thread with the profiler's steps if that thread does any work; else the thread that queues
-    most work; else the thread with most operators. Autograd's threads are left out: autograd queues more than half of a
-    training step's work, and the caller of `backward` waits for autograd.
+    The working thread is the thread with the profiler's steps if that thread does any work; else the thread
+    that queues most work; else the thread with most operators. Autograd's threads are left out: autograd
+    queues more than half of a training step's work, and the caller of `backward` waits for autograd.
     """
     host = timeline.host
     operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
@@ -118,7 +122,8 @@ def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
 
 
 def _ran(timeline: Timeline, device: int) -> Ints:
-    """Return the device spans longer than 0 ns by start; of spans that start together, the first queued comes first."""
+    """Return the device spans longer than 0 ns by start; of spans that start together, the first queued comes
+    first."""
     spans = timeline.device
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
@@ -129,7 +134,8 @@ def _ran(timeline: Timeline, device: int) -> Ints:
 
 
 def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
-    """Return the row of the call that queued the device work starting at each time; UNKNOWN without such a call."""
+    """Return the row of the call that queued the device work starting at each time; UNKNOWN without such a
+    call."""
     start_ns = timeline.device.start_ns[ran]
     call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
     at = np.searchsorted(start_ns, end_ns)
@@ -140,10 +146,11 @@ def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
 
 
 def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
-    """Return how many nanoseconds of each interval [start, end) the thread spent inside the loader's `__next__`.
+    """Return how many nanoseconds of each interval [start, end) the thread spent inside the loader's
+    `__next__`.
 
-    Another thread inside `__next__` counts while this thread did none of torch's work: a loader that fills a queue in
-    the background does not delay a busy thread.
+    Another thread inside `__next__` counts while this thread did none of torch's work: a loader that fills a
+    queue in the background does not delay a busy thread.
     """
     host = timeline.host
     rows = loader_spans(timeline)
@@ -164,10 +171,11 @@ def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) ->
 
 
 def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """Return the call that waited for the device when each gap began, and for how many nanoseconds the call waited.
+    """Return the call that waited for the device when each gap began, and for how many nanoseconds the call
+    waited.
 
-    A waiting call must have returned by `until`, when the work after the gap was queued; a call that returned later
-    delayed nothing. Of several waiting calls, the longest counts.
+    A waiting call must have returned by `until`, when the work after the gap was queued; a call that returned
+    later delayed nothing. Of several waiting calls, the longest counts.
     """
     host = timeline.host
     row = np.full(len(start), UNKNOWN, dtype=np.int64)
@@ -184,7 +192,8 @@ def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 
 def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
-    """Return the ns of the call before each wait if the call copies pageable memory and so belongs to the wait.
+    """Return the ns of the call before each wait if the call copies pageable memory and so belongs to the
+    wait.
 
     The host copies pageable memory piece by piece into a buffer, and waits for each piece.
     """
@@ -207,10 +216,13 @@ def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
     return before
 
 
-# A gap at the start of a recording: the recorder waited for the device, but the program itself may not wait there.
+# A gap at the start of a recording: the recorder waited for the device, but the program itself may not wait
+# there.
 
 
-def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
+def first_gap(
+    timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]
+) -> tuple[Idle, Idle] | None:
     """Return the ns of the window's first gap, and the mean gap before the first device work of later steps.
 
     None if the time window does not begin with a gap, or has too few steps.

@@ -1,6 +1,7 @@
 """Arithmetic on sets of half-open intervals [start, end) of whole nanoseconds.
 
-A set is a sorted int64 array of shape (n, 2) of disjoint, non-empty intervals. `union` makes a set from any intervals.
+A set is a sorted int64 array of shape (n, 2) of disjoint, non-empty intervals. `union` makes a set from any
+intervals.
 """
 
 import numpy as np
@@ -12,7 +13,8 @@ Set = NDArray[np.int64]
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
-    """Return the set that covers all intervals [start, end); the intervals may overlap, touch and be in any order."""
+    """Return the set that covers all intervals [start, end); the intervals may overlap, touch and be in any
+    order."""
     kept = end_ns > start_ns
     start, end = start_ns[kept], end_ns[kept]
     if not len(start):
@@ -25,9 +27,12 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
 
 
 def union_of(
-    spans: HostSpans | DeviceSpans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None
+    spans: HostSpans | DeviceSpans,
+    rows: NDArray[np.int64] | NDArray[np.bool_],
+    window: tuple[int, int] | None = None,
 ) -> Set:
-    """Return the set that covers the given rows (spans) of a table, clipped to the time window if one is given."""
+    """Return the set that covers the given rows (spans) of a table, clipped to the time window if one is
+    given."""
     found = union(spans.start_ns[rows], spans.end_ns[rows])
     return found if window is None else clip(found, *window)
 

@@ -19,17 +19,20 @@ _PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA["patterns"].it
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _DATA["rules"])
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
-# Longer than CUTLASS's template names. The limit exists since some patterns take time quadratic in the name's length.
+# Longer than CUTLASS's template names. The limit exists since some patterns take time quadratic in the name's
+# length.
 LONGEST_NAME = 8192
 
 
 def classify(names: list[str]) -> NDArray[np.int8]:
-    """Return the class of each kernel name as an index into `CLASSES`; class "other" if no rule matches the name."""
+    """Return the class of each kernel name as an index into `CLASSES`; class "other" if no rule matches the
+    name."""
     return np.fromiter((class_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def uses_tensor_cores(names: list[str]) -> NDArray[np.int8]:
-    """Return whether kernels of each name use tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show this."""
+    """Return whether kernels of each name use tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show
+    this."""
     return np.fromiter((tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
@@ -45,8 +48,8 @@ def without_arguments(name: str) -> str:
     return name
 
 
-# The cache has no bound: names recur for each rank and each fact, and the trace keeps all names in memory anyway. With
-# a bound, names that do not fit would be classified again every time.
+# The cache has no bound: names recur for each rank and each fact, and the trace keeps all names in memory
+# anyway. With a bound, names that do not fit would be classified again every time.
 @cache
 def class_of(name: str) -> int:
     name = without_arguments(name.lower()[:LONGEST_NAME])
@@ -55,7 +58,8 @@ def class_of(name: str) -> int:
 
 @cache
 def tensor_cores_of(name: str) -> int:
-    """Return whether a kernel of this name uses tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show this."""
+    """Return whether a kernel of this name uses tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show
+    this."""
     name = without_arguments(name.lower()[:LONGEST_NAME])
     if _PATTERNS["beside_product"].search(name):
         return UNKNOWN
@@ -75,12 +79,14 @@ def is_of_half(name: str) -> bool:
 
 
 def is_slow_product(name: str) -> bool:
-    """Return whether a kernel of this name multiplies matrices without tensor cores or with misaligned loads."""
+    """Return whether a kernel of this name multiplies matrices without tensor cores or with misaligned
+    loads."""
     if _PATTERNS["no_matrices"].search(name):
         return False
     return tensor_cores_of(name) == 0 or is_misaligned(name)
 
 
 def is_misaligned(name: str) -> bool:
-    """Return whether misaligned loads delay the kernel's tensor cores; other kernels load single elements anyway."""
+    """Return whether misaligned loads delay the kernel's tensor cores; other kernels load single elements
+    anyway."""
     return tensor_cores_of(name) == 1 and bool(_PATTERNS["misaligned"].search(name))

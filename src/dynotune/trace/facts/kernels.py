@@ -13,23 +13,27 @@ from dynotune.trace.facts.nesting import begins_inside
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
-"""The operator whose kernels get class attention-math, since the names of these kernels do not show attention."""
+"""The operator whose kernels get class attention-math, since the names of these kernels do not show
+attention."""
 
 SHORT_NS = round(SHORT_KERNEL_S * 1e9)
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
-# Least share of kernel time with names that show whether tensor cores are used: below one half, the other kernels could
-# reverse the answer.
+# Least share of kernel time with names that show whether tensor cores are used: below one half, the other
+# kernels could reverse the answer.
 _TOLD_SHARE = 0.5
 
 _PRODUCTS = tuple(
-    index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution") or name.startswith("attention-")
+    index
+    for index, name in enumerate(CLASSES)
+    if name in ("matmul", "convolution") or name.startswith("attention-")
 )
 
 
 def classes_of(timeline: Timeline) -> NDArray[np.int8]:
-    """Return the class of each device span by its kernel name, UNKNOWN for copies and memsets; never attention-math."""
+    """Return the class of each device span by its kernel name, UNKNOWN for copies and memsets; never
+    attention-math."""
     device = timeline.device
     classes = np.full(len(device), UNKNOWN, dtype=np.int8)
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
@@ -93,8 +97,8 @@ def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
     """Return mean and maximum number of queued, unfinished pieces of device work; None if no launch is known.
 
-    Work counts as queued from the return of its launch, or from the work's own start if the start is earlier or the
-    launch is not recorded.
+    Work counts as queued from the return of its launch, or from the work's own start if the start is earlier
+    or the launch is not recorded.
     """
     device, (start, end) = timeline.device, window
     known = device.launch != UNKNOWN
@@ -113,7 +117,9 @@ def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | N
     return mean, int(depth.max())
 
 
-def _tensor_core_share(timeline: Timeline, rows: Ints, classes: NDArray[np.int8], duration: Ints) -> float | None:
+def _tensor_core_share(
+    timeline: Timeline, rows: Ints, classes: NDArray[np.int8], duration: Ints
+) -> float | None:
     product = np.isin(classes, _PRODUCTS)
     distinct, of_row = np.unique(timeline.device.name[rows[product]], return_inverse=True)
     used = uses_tensor_cores([timeline.names[index] for index in distinct])[of_row]

@@ -1,6 +1,8 @@
-"""Find loops of the program: calls that one call of a function repeats, and the work that each turn queues or runs.
+"""Find loops of the program: calls that one call of a function repeats, and the work that each turn queues or
+runs.
 
-A trace shows functions, not lines: a turn is what a function calls equally often. docs/reference/trace.md defines it.
+A trace shows functions, not lines: a turn is what a function calls equally often. docs/reference/trace.md
+defines it.
 """
 
 from __future__ import annotations
@@ -23,21 +25,23 @@ LEAST_TURNS = 8
 LEAST_SHARE = 0.05
 """Share of all operators or launches, in number, from which on a loop is listed."""
 ALIKE = 0.25
-"""Relative difference of turns up to which calls belong to one loop: some turns leave a call out, and the function may
-make the same call once more outside of the loop."""
+"""Relative difference of turns up to which calls belong to one loop: some turns leave a call out, and the
+function may make the same call once more outside of the loop."""
 MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Work of one rank: when its forward pass ran on the thread that runs forward passes, and its length, in ns."""
+    """Work of one rank: when its forward pass ran on the thread that runs forward passes, and its length, in
+    ns."""
 
     time_ns: Ints
     length_ns: Ints
 
 
 def loops(timeline: Timeline, window: tuple[int, int], num_steps: int) -> list[Loop]:
-    """Return the loops of the program in the window [start, end) of ns, those with most turns in a step first.
+    """Return the loops of the program in the window [start, end) of ns, those with most turns in a step
+    first.
 
     Args:
         num_steps: number of steps in the window.
@@ -68,11 +72,14 @@ def loops(timeline: Timeline, window: tuple[int, int], num_steps: int) -> list[L
     return sorted(found, key=lambda loop: -loop.turns * loop.calls)[:MOST]
 
 
-def _children(spans: Nesting, is_function: NDArray[np.bool_], is_user: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _children(
+    spans: Nesting, is_function: NDArray[np.bool_], is_user: NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
     """Return the spans (positions) that functions of the user call, and the position of each one's caller.
 
-    A span is called by the nearest function of the user around it. A library's function counts only if the user's code
-    calls it directly and none of the user's functions runs inside: a module's `__call__` around its `forward` does not.
+    A span is called by the nearest function of the user around it. A library's function counts only if the
+    user's code calls it directly and none of the user's functions runs inside: a module's `__call__` around
+    its `forward` does not.
     """
     caller = np.where(spans.parent == UNKNOWN, UNKNOWN, spans.nearest(is_user)[np.maximum(spans.parent, 0)])
     is_direct = (spans.parent != UNKNOWN) & is_user[np.maximum(spans.parent, 0)]

@@ -1,4 +1,5 @@
-"""Find work that a training may not need: forward passes that run again, and values that no gradient flows through."""
+"""Find work that a training may not need: forward passes that run again, and values that no gradient flows
+through."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _RANDOM = re.compile(r"aten::(\w*(rand|dropout|bernoulli|multinomial|poisson)|no
 def recomputed(timeline: Timeline, window: tuple[int, int]) -> float | None:
     """Return the share of forward passes that run inside the backward pass, as gradient checkpointing does.
 
-    It is a share of the device's work; without a device, of the window [start, end) of ns. None without stacks, because
-    only they show modules.
+    It is a share of the device's work; without a device, of the window [start, end) of ns. None without
+    stacks, because only they show modules.
     """
     host = timeline.host
     if not (host.kind == HostKind.PYTHON).any():
@@ -36,10 +37,12 @@ def recomputed(timeline: Timeline, window: tuple[int, int]) -> float | None:
 
 
 def ungraded(timeline: Timeline, window: tuple[int, int]) -> list[Ungraded]:
-    """Return the functions of the user's modules that compute values without a gradient, the largest share first.
+    """Return the functions of the user's modules that compute values without a gradient, the largest share
+    first.
 
-    Counted are operators that a function calls itself while gradients are enabled, inside a module, if no node of the
-    backward pass comes from them: no parameter takes part in their values. Random numbers are left out.
+    Counted are operators that a function calls itself while gradients are enabled, inside a module, if no
+    node of the backward pass comes from them: no parameter takes part in their values. Random numbers are
+    left out.
     """
     host = timeline.host
     nodes = backward_nodes(timeline)
@@ -72,7 +75,8 @@ def ungraded(timeline: Timeline, window: tuple[int, int]) -> list[Ungraded]:
 
 
 def _share(timeline: Timeline, window: tuple[int, int], rows: Ints) -> float:
-    """Return the share of the device's work that host spans queue; without a device, their share of the window."""
+    """Return the share of the device's work that host spans queue; without a device, their share of the
+    window."""
     host, device = timeline.host, timeline.device
     if not len(device):
         return intervals.length(intervals.union_of(host, rows, window)) / max(1, window[1] - window[0])

@@ -1,4 +1,5 @@
-"""Find the enclosing span of each span of a thread: spans of one thread nest, apart from the recorder's jitter."""
+"""Find the enclosing span of each span of a thread: spans of one thread nest, apart from the recorder's
+jitter."""
 
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
-"""Number of vectorised passes that cut spans which outlive the span in which they started. Rounded times need one or
-two passes; spans that remain afterwards (ranges that overlap like tiles) go through a loop."""
+"""Number of vectorised passes that cut spans which outlive the span in which they started. Rounded times need
+one or two passes; spans that remain afterwards (ranges that overlap like tiles) go through a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Nesting:
         return len(self.rows)
 
     def innermost(self, time_ns: Ints) -> Ints:
-        """Return the position of the innermost span that covers each time; UNKNOWN where no span covers the time."""
+        """Return the position of the innermost span that covers each time; UNKNOWN where no span covers the
+        time."""
         at = np.searchsorted(self.start_ns, time_ns, side="right").astype(np.int64) - 1
         if not len(self.rows):
             return at
@@ -43,9 +45,11 @@ class Nesting:
         return at
 
     def nearest(self, of_kind: NDArray[np.bool_]) -> Ints:
-        """Return the position of each span's nearest ancestor of the kind, the span itself included; else UNKNOWN."""
+        """Return the position of each span's nearest ancestor of the kind, the span itself included; else
+        UNKNOWN."""
         found = np.where(of_kind, np.arange(len(self.rows)), self.parent)
-        # A span of another kind points to its parent; doubling the pointers' reach ends in log2(depth) rounds.
+        # A span of another kind points to its parent; doubling the pointers' reach ends in log2(depth)
+        # rounds.
         while len(asking := np.flatnonzero((found >= 0) & ~of_kind[found])):
             onward = found.copy()
             onward[asking] = found[found[asking]]
@@ -82,7 +86,8 @@ def depths(nesting: Nesting) -> Ints:
 
 
 def outermost(spans: HostSpans, rows: Ints) -> Ints:
-    """Return the spans of `rows` that no other span of the same thread encloses, or overlaps from an earlier start."""
+    """Return the spans of `rows` that no other span of the same thread encloses, or overlaps from an earlier
+    start."""
     outer = []
     for thread in np.unique(spans.thread[rows]):
         own = rows[spans.thread[rows] == thread]
@@ -91,8 +96,11 @@ def outermost(spans: HostSpans, rows: Ints) -> Ints:
     return np.sort(np.concatenate(outer)) if outer else rows
 
 
-def begins_inside(spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
-    """Return for each of the spans `rows` whether the span begins inside a span of `outer` on the same thread.
+def begins_inside(
+    spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | None = None
+) -> NDArray[np.bool_]:
+    """Return for each of the spans `rows` whether the span begins inside a span of `outer` on the same
+    thread.
 
     Args:
         begin_ns: times from which the spans `outer` count, if these times are later than the spans' starts.
@@ -113,7 +121,8 @@ def _depths(opens: Ints, closes: Ints) -> Ints:
 
 
 def parents(opens: Ints, closes: Ints) -> Ints:
-    """Return each span's parent: the last earlier span one level higher; spans in between are deeper or closed."""
+    """Return each span's parent: the last earlier span one level higher; spans in between are deeper or
+    closed."""
     depth = _depths(opens, closes)
     num = len(opens)
     if not num:
@@ -133,7 +142,8 @@ def _outlives(parent: Ints, closes: Ints) -> NDArray[np.bool_]:
 
 
 def _reach(parent: Ints, closes: Ints) -> Ints:
-    """Return the earliest end among the spans that enclose each span; the largest integer for the outermost."""
+    """Return the earliest end among the spans that enclose each span; the largest integer for the
+    outermost."""
     never = np.iinfo(np.int64).max
     ends = np.append(closes, never)
     onward = np.append(np.where(parent >= 0, parent, len(parent)), len(parent))

@@ -12,7 +12,8 @@ MOST = 200
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
-    """Return the operators of all threads of a process in the window [start, end) of ns, largest self time first."""
+    """Return the operators of all threads of a process in the window [start, end) of ns, largest self time
+    first."""
     host, (start, end) = timeline.host, window
     rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & touching(host, window))
     if not len(rows):
@@ -43,12 +44,13 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
 
 
 def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return nanoseconds in which each span is the innermost one: of the open spans, the one that started last.
+    """Return nanoseconds in which each span is the innermost one: of the open spans, the one that started
+    last.
 
     Args:
-        start_ns, end_ns: times of spans in order of start, enclosing spans first. The spans should nest. A span that
-            starts inside another span and ends later, as with times rounded to microseconds, is the innermost from
-            its start on.
+        start_ns, end_ns: times of spans in order of start, enclosing spans first. The spans should nest. A
+            span that starts inside another span and ends later, as with times rounded to microseconds, is the
+            innermost from its start on.
     """
     rows, parent = _parents(start_ns, end_ns)
     child = rows[parent != UNKNOWN]
@@ -62,7 +64,8 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the end of each span, or, if a later span starts inside the span and ends after it, that span's start."""
+    """Return the end of each span, or, if a later span starts inside the span and ends after it, that span's
+    start."""
     num = len(start_ns)
     inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
     # Latest end among the next 1, 2, 4, … rows; a sentinel after the last row outlasts them all.
@@ -78,7 +81,8 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return spans longer than 0 ns, and each span's parent row (UNKNOWN for outermost spans); spans should nest."""
+    """Return spans longer than 0 ns, and each span's parent row (UNKNOWN for outermost spans); spans should
+    nest."""
     # A span without length is innermost nowhere, and would confuse which spans are open at its time.
     rows = np.flatnonzero(end_ns > start_ns)
     parent = parents(start_ns[rows], end_ns[rows])

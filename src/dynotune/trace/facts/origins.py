@@ -1,7 +1,8 @@
-"""Find the forward operator whose backward pass an operator belongs to: both have the same number of autograd's node.
+"""Find the forward operator whose backward pass an operator belongs to: both have the same number of
+autograd's node.
 
-The profiler gives every operator that runs while gradients are enabled the number of the next node. The operator that
-makes the node is the last one with its number.
+The profiler gives every operator that runs while gradients are enabled the number of the next node. The
+operator that makes the node is the last one with its number.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ def backward_nodes(timeline: Timeline) -> Ints:
 
 
 def forwards(timeline: Timeline, nodes: Ints) -> Ints:
-    """Return the row of the forward operator that made each of the given nodes; UNKNOWN if it was not recorded.
+    """Return the row of the forward operator that made each of the given nodes; UNKNOWN if it was not
+    recorded.
 
-    UNKNOWN for all nodes if several threads run forward passes, because each of them numbers its nodes from 0.
+    UNKNOWN for all nodes if several threads run forward passes, because each of them numbers its nodes from
+    0.
     """
     host = timeline.host
     rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & (host.sequence != UNKNOWN) & ~host.is_backward)

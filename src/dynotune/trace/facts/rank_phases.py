@@ -1,9 +1,10 @@
-"""Phases of a step, and the phases in which a rank works longer than the others. Defined in docs/reference/trace.md.
+"""Phases of a step, and the phases in which a rank works longer than the others. Defined in
+docs/reference/trace.md.
 
-Ranks of one job end their steps together, because early ranks wait. So the length of a phase means little; the rank's
-own time in the phase counts: without waits for other ranks, and without communication that nothing overlaps. A host
-that runs ahead of its device hides host work behind waits for the device: then the time to issue a step counts, if
-longer.
+Ranks of one job end their steps together, because early ranks wait. So the length of a phase means little;
+the rank's own time in the phase counts: without waits for other ranks, and without communication that nothing
+overlaps. A host that runs ahead of its device hides host work behind waits for the device: then the time to
+issue a step counts, if longer.
 """
 
 import math
@@ -34,7 +35,8 @@ _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES
 
 
 def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
-    """Return whether `num` successes in `of` trials are less likely than `CHANCE`, as the best of `tries` attempts."""
+    """Return whether `num` successes in `of` trials are less likely than `CHANCE`, as the best of `tries`
+    attempts."""
     from scipy.special import bdtrc
 
     return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
@@ -43,7 +45,8 @@ def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
 def slow_ranks(own_ns: Ints) -> list[int]:
     """Return the ranks that are late, the slowest first: at most a quarter of all, or one; [] if none is.
 
-    In most steps one of them is last, more often than among equal ranks; also if too few steps are known to tell.
+    In most steps one of them is last, more often than among equal ranks; also if too few steps are known to
+    tell.
     """
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
@@ -63,10 +66,12 @@ def slow_ranks(own_ns: Ints) -> list[int]:
 
 
 def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
-    """Return the phases in which a rank is later than the other ranks' median ([] if unknown), and the delay in ns.
+    """Return the phases in which a rank is later than the other ranks' median ([] if unknown), and the delay
+    in ns.
 
-    A phase is named if its delay is, in most steps, larger than the delay of all other phases together. If no phase is,
-    the two phases with the longest delay are tested together: longer samples take longer in forward and backward.
+    A phase is named if its delay is, in most steps, larger than the delay of all other phases together. If no
+    phase is, the two phases with the longest delay are tested together: longer samples take longer in forward
+    and backward.
     `own_ns`: (ranks, steps, phases).
     """
     others = np.delete(own_ns, rank, axis=0)
@@ -83,11 +88,13 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
 def own_sets(
     timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
 ) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
-    """Return a rank's intervals of work in each of `RANK_PHASES`: by its device, and by its host's issued work.
+    """Return a rank's intervals of work in each of `RANK_PHASES`: by its device, and by its host's issued
+    work.
 
-    None if forward and backward passes are not distinguishable. Collectives (start, end, queueing time) in which the
-    rank is `free` are left out, but not before a backward pass has queued its last collective. A host that issues
-    nothing until its device goes on may be waiting for the device: in a call, or because the queue is full.
+    None if forward and backward passes are not distinguishable. Collectives (start, end, queueing time) in
+    which the rank is `free` are left out, but not before a backward pass has queued its last collective. A
+    host that issues nothing until its device goes on may be waiting for the device: in a call, or because the
+    queue is full.
     """
     host = on_host(timeline, window)
     if host is None:
@@ -106,11 +113,14 @@ def own_sets(
         last_ns = issued_ns[np.maximum(np.searchsorted(issued_ns, blocked[:, 1]) - 1, 0)]
         waited = intervals.union(np.maximum(blocked[:, 0], last_ns), blocked[:, 1])
     shown = _on_device(timeline, window, host) if len(timeline.device) else host
-    return [intervals.difference(one, blocked) for one in shown], [intervals.difference(one, waited) for one in host]
+    return [intervals.difference(one, blocked) for one in shown], [
+        intervals.difference(one, waited) for one in host
+    ]
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:
-    """Return the host's intervals in each of `RANK_PHASES`; None if forward and backward are not distinguishable."""
+    """Return the host's intervals in each of `RANK_PHASES`; None if forward and backward are not
+    distinguishable."""
     host = timeline.host
     forward = named(timeline, _WRAPPED, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(forward):
@@ -143,19 +153,24 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
     label[(label == _OPTIMIZER) & ((onward == _INPUT) | (onward == _FORWARD))] = _OTHER
     edges = np.concatenate(([min(window[0], int(at_ns[0]))], at_ns, [max(window[1], int(at_ns[-1]))]))
     label = np.append(_OTHER, label)
-    every = [intervals.union(edges[:-1][label == one], edges[1:][label == one]) for one in range(len(RANK_PHASES))]
+    every = [
+        intervals.union(edges[:-1][label == one], edges[1:][label == one]) for one in range(len(RANK_PHASES))
+    ]
     return [intervals.clip(one, *window) for one in every]
 
 
 def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
-    """Return begin and end of each backward pass: of its `backward` call, else of its first and last operator."""
+    """Return begin and end of each backward pass: of its `backward` call, else of its first and last
+    operator."""
     host = timeline.host
     calls = outermost(host, named(timeline, _BACKWARD_CALL, HostKind.PYTHON))
     if len(calls):
         return host.start_ns[calls], host.end_ns[calls]
     rows = named(timeline, BACKWARD, HostKind.OPERATOR)
     rows = rows[np.argsort(host.start_ns[rows], kind="stable")]
-    firsts = np.flatnonzero(np.diff(np.searchsorted(forward_ns, host.start_ns[rows], side="right"), prepend=-1))
+    firsts = np.flatnonzero(
+        np.diff(np.searchsorted(forward_ns, host.start_ns[rows], side="right"), prepend=-1)
+    )
     ends = np.maximum.reduceat(host.end_ns[rows], firsts) if len(firsts) else host.end_ns[rows]
     return host.start_ns[rows[firsts]], ends
 
@@ -164,7 +179,9 @@ def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals
     """Return the intervals of each phase: the phase that queued the running work, else the host's phase."""
     rows = np.flatnonzero(classes_of(timeline) != _COMMUNICATION)
     queued = queued_ns(timeline, rows)
-    uploads = told_by_name(timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD"))
+    uploads = told_by_name(
+        timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD")
+    )
     inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
     # Computation hides concurrent memory copies, and running device work hides the host's delays.
     inside[_UPLOAD] |= uploads

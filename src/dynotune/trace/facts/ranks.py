@@ -18,15 +18,17 @@ from dynotune.trace.timeline import Ints, Timeline, queued_ns
 Window = tuple[int, int]
 
 TOGETHER_NS = 1_000_000
-"""Ranks leave a collective within this time of each other. Leaving takes some hops of microseconds each; larger
-differences mean different collectives."""
+"""Ranks leave a collective within this time of each other. Leaving takes some hops of microseconds each;
+larger differences mean different collectives."""
 
 STRAGGLER_SHARE = 0.02
-"""Share of the time window that other ranks must wait for a straggler; ordinary variation between steps is smaller."""
+"""Share of the time window that other ranks must wait for a straggler; ordinary variation between steps is
+smaller."""
 
 # Least share of collectives, matched by their order, that must end together for this matching to be accepted.
 _BELIEVED = 0.8
-# Fewest collectives from which clock offsets are derived: one or two collectives always agree with their median.
+# Fewest collectives from which clock offsets are derived: one or two collectives always agree with their
+# median.
 _FEWEST = 3
 # Most collectives of one name that one recording may have more than another, at the recordings' edges.
 _MOST_LAG = 8
@@ -57,7 +59,9 @@ class _Alignment:
     matched: NDArray[np.int64]
 
 
-def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:
+def compare(
+    timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]
+) -> Ranks | None:
     """Compare the ranks of one job, each in its own time window; None for fewer than two ranks.
 
     Args:
@@ -99,7 +103,9 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
 def _collectives(timeline: Timeline, window: Window) -> _Collectives:
     on_host = not len(timeline.device)
     spans = timeline.host if on_host else timeline.device
-    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == COMMUNICATION)
+    rows = (
+        host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == COMMUNICATION)
+    )
     rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
     names = spans.name[rows]
     positions: dict[str, list[Ints]] = {}
@@ -112,7 +118,8 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
 
 
 def _free(timeline: Timeline, window: Window) -> intervals.Set:
-    """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
+    """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its
+    thread."""
     if not len(timeline.device):
         return host_time.without_operators(timeline, window)
     computes = intervals.union_of(timeline.device, classes_of(timeline) != COMMUNICATION, window)
@@ -120,13 +127,18 @@ def _free(timeline: Timeline, window: Window) -> intervals.Set:
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
-    """Align ranks by their clocks if the collectives do not contradict the clocks; else by the collectives."""
+    """Align ranks by their clocks if the collectives do not contradict the clocks; else by the
+    collectives."""
     clock = _clock_offsets(timelines)
     first = collectives[0]
     if clock is not None and all(own.on_host for own in collectives):
-        pairs_of = [_overlapping(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)]
+        pairs_of = [
+            _overlapping(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)
+        ]
         if all(pairs is not None for pairs in pairs_of):
-            return _Alignment("clock", clock, _on_all_ranks([pairs for pairs in pairs_of if pairs is not None]))
+            return _Alignment(
+                "clock", clock, _on_all_ranks([pairs for pairs in pairs_of if pairs is not None])
+            )
     by_order = [pairs for other in collectives[1:] if (pairs := _by_order(first, other)) is not None]
     if len(by_order) == len(collectives) - 1:
         offset = [0] + [pairs[1] for pairs in by_order]
@@ -142,14 +154,16 @@ def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _A
 
 
 def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
-    """Return how far each rank's clock is ahead of the first rank's clock; None if the recordings lack clock bases."""
+    """Return how far each rank's clock is ahead of the first rank's clock; None if the recordings lack clock
+    bases."""
     bases = [timeline.clock_base_ns for timeline in timelines]
     known = [base for base in bases if base is not None]
     return [known[0] - base for base in known] if len(known) == len(bases) else None
 
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
-    """Return pairs of rows, shape (2, n), and the clock offset, if the i-th collectives of each name end together."""
+    """Return pairs of rows, shape (2, n), and the clock offset, if the i-th collectives of each name end
+    together."""
     found = _ith_of_names(first, other)
     if not any(pairs.size for pairs in found):
         return None
@@ -163,20 +177,23 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
 def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
     """Return pairs of host collectives (rows, shape (2, n)) of names whose i-th collectives overlap in time.
 
-    A host thread may notice late that a collective has ended, so the recorded ends may differ between ranks. The root
-    of a broadcast may leave before another rank joins.
+    A host thread may notice late that a collective has ended, so the recorded ends may differ between ranks.
+    The root of a broadcast may leave before another rank joins.
     """
     believed = []
     for both in _ith_of_names(first, other):
         start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
-        at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+        at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (
+            start_ns < first.end_ns[both[0]] + TOGETHER_NS
+        )
         if len(at_once) and at_once.mean() >= _BELIEVED:
             believed.append(both[:, at_once])
     return np.concatenate(believed, axis=1) if believed else None
 
 
 def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.int64]]:
-    """Return pairs of rows, shape (2, n), for each collective's name that occurs about as often on both ranks."""
+    """Return pairs of rows, shape (2, n), for each collective's name that occurs about as often on both
+    ranks."""
     pairs = []
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
@@ -186,7 +203,8 @@ def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.i
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
-    """Return paired rows of one name in order; if the counts differ, shifted so that pairs end close together."""
+    """Return paired rows of one name in order; if the counts differ, shifted so that pairs end close
+    together."""
     num = min(len(a), len(b))
     candidates = [np.stack((a[lag : lag + num], b[:num])) for lag in range(len(a) - num + 1)]
     candidates += [np.stack((a[:num], b[lag : lag + num])) for lag in range(1, len(b) - num + 1)]
@@ -198,7 +216,8 @@ def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]
 
 
 def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
-    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, nearest to each other."""
+    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, nearest to each
+    other."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
@@ -206,7 +225,9 @@ def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArra
         nearest = _nearest(ends_a, ends_b)
         mutual = _nearest(ends_b, ends_a)[nearest] == np.arange(len(a))
         # If collectives follow each other closely, ends close in time prove little.
-        spacing = min((int(np.median(np.diff(np.sort(ends)))) for ends in (ends_a, ends_b) if len(ends) > 1), default=0)
+        spacing = min(
+            (int(np.median(np.diff(np.sort(ends)))) for ends in (ends_a, ends_b) if len(ends) > 1), default=0
+        )
         near = np.abs(ends_b[nearest] - ends_a) <= min(TOGETHER_NS, spacing // 10)
         pairs.append(np.stack((a[mutual & near], b[nearest[mutual & near]])))
     return np.concatenate(pairs, axis=1)
@@ -217,12 +238,15 @@ def _nearest(times: Ints, among: Ints) -> NDArray[np.int64]:
     sorted_times = among[order]
     after = np.clip(np.searchsorted(sorted_times, times), 0, len(among) - 1)
     before = np.maximum(after - 1, 0)
-    nearer = np.where(np.abs(sorted_times[before] - times) <= np.abs(sorted_times[after] - times), before, after)
+    nearer = np.where(
+        np.abs(sorted_times[before] - times) <= np.abs(sorted_times[after] - times), before, after
+    )
     return order[nearer]
 
 
 def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return rows of shape (ranks, n): the first rank's rows that have a partner on every other rank, with partners."""
+    """Return rows of shape (ranks, n): the first rank's rows that have a partner on every other rank, with
+    partners."""
     common = pairs[0][0]
     for of_rank in pairs[1:]:
         common = np.intersect1d(common, of_rank[0])
@@ -232,11 +256,15 @@ def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _waits(
-    collectives: list[_Collectives], windows: Sequence[Window], free: Sequence[intervals.Set], alignment: _Alignment
+    collectives: list[_Collectives],
+    windows: Sequence[Window],
+    free: Sequence[intervals.Set],
+    alignment: _Alignment,
 ) -> tuple[list[int], NDArray[np.int64]]:
     """Return the ns that each rank waits, and the ns that rank i waits for rank j, shape (ranks, ranks).
 
-    A rank without a device waits while no operator runs (`free`). A collective beside an operator delays no rank.
+    A rank without a device waits while no operator runs (`free`). A collective beside an operator delays no
+    rank.
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
@@ -252,19 +280,23 @@ def _waits(
             inside = intervals.covered(free[rank], start, np.maximum(start, end))
         else:
             waits.append(intervals.length(waited))
-        for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(np.int64)
+        for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(
+            np.int64
+        )
     return waits, for_whom
 
 
 def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
-    """Return the time at which each rank joined each matched collective, on the first rank's clock, (ranks, n)."""
+    """Return the time at which each rank joined each matched collective, on the first rank's clock, (ranks,
+    n)."""
     assert alignment.offset_ns is not None
     rows = zip(collectives, alignment.matched, alignment.offset_ns, strict=True)
     return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
 
 
 def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> tuple[Ints, Ints]:
-    """Return the column of each step's last collective, and when the last rank joined it and all ranks went on."""
+    """Return the column of each step's last collective, and when the last rank joined it and all ranks went
+    on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
     inside = np.flatnonzero((step >= 0) & (queued < steps.end_ns[step]))
@@ -283,7 +315,8 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return ranks' own times, by device and by host-issued work, (2, ranks, laps, phases); None if unknown."""
+    """Return ranks' own times, by device and by host-issued work, (2, ranks, laps, phases); None if
+    unknown."""
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
     (laps, joined), found = _laps(collectives, steps, alignment), []
@@ -300,7 +333,8 @@ def _own_ns(
 
 
 def _stragglers(own_ns: Ints) -> tuple[list[Straggler], Ints]:
-    """Return the ranks that are late, by position, and the own times (of device or host) that show most delay."""
+    """Return the ranks that are late, by position, and the own times (of device or host) that show most
+    delay."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
     late_ns = [rank_phases.late(total, rank)[1] for rank in range(len(total))]
 
@@ -317,7 +351,8 @@ def _stragglers(own_ns: Ints) -> tuple[list[Straggler], Ints]:
 
 
 def _awaited(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> list[int]:
-    """Return the rank that the others wait for most, for a notable share of their windows, if own times are unknown."""
+    """Return the rank that the others wait for most, for a notable share of their windows, if own times are
+    unknown."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)
@@ -344,8 +379,11 @@ def _busy_s(timeline: Timeline, window: Window) -> float | None:
     )
 
 
-def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
-    """Return the ratio of the largest to the smallest compute time of ranks (per step if known); None if one is 0."""
+def _imbalance(
+    timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]
+) -> float | None:
+    """Return the ratio of the largest to the smallest compute time of ranks (per step if known); None if one
+    is 0."""
     on_host = not any(len(timeline.device) for timeline in timelines)
     compute_ns = _operators_ns if on_host else _compute_ns
     compute = [compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]

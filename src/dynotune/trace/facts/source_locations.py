@@ -1,4 +1,5 @@
-"""Find where in the program an event happened: the user's function, the operator in the function, the CUDA call.
+"""Find where in the program an event happened: the user's function, the operator in the function, the CUDA
+call.
 
 Work of a backward pass happened at the function whose forward pass made it.
 """
@@ -20,12 +21,14 @@ from dynotune.trace.facts.source_files import has_file, is_users
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
-"""Largest share of the time window for an annotation to be a place: one that covers more is the whole program."""
+"""Largest share of the time window for an annotation to be a place: one that covers more is the whole
+program."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRows:
-    """Code places, one per row, as int64 indices into `Timeline.names`; UNKNOWN for a name that the trace lacks."""
+    """Code places, one per row, as int64 indices into `Timeline.names`; UNKNOWN for a name that the trace
+    lacks."""
 
     function: Ints
     operator: Ints
@@ -76,10 +79,13 @@ class Places:
 
         The place's CUDA call is the call that took most of the interval, if that is more than half.
         """
-        return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
+        return self._each(
+            thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread])
+        )
 
     def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
-        """Return for each interval the Python function (of user or library) deepest in the stack for over half of it.
+        """Return for each interval the Python function (of user or library) deepest in the stack for over
+        half of it.
 
         "" if no stacks were recorded.
         """
@@ -107,7 +113,8 @@ class Places:
         return [places[index] for index in of_row.ravel().tolist()]
 
     def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], PlaceRows]) -> PlaceRows:
-        """Compute each thread's rows: among the user's functions, then among all functions for rows without one."""
+        """Compute each thread's rows: among the user's functions, then among all functions for rows without
+        one."""
         found = PlaceRows.none(len(thread))
         for one in np.unique(thread[thread != UNKNOWN]).tolist():
             of_thread = np.flatnonzero(thread == one)
@@ -116,7 +123,8 @@ class Places:
             if len(without) and one in self._num_functions:
                 found.put(without, ask(self._thread(one, users=False), without))
             elif len(without) and self._num_functions:
-                # Autograd's threads have no stack: the function that called `backward` waits on its own thread.
+                # Autograd's threads have no stack: the function that called `backward` waits on its own
+                # thread.
                 waiting = max(self._num_functions, key=lambda thread: self._num_functions[thread])
                 found.function[without] = ask(self._thread(waiting, users=True), without).function
         return found
@@ -129,7 +137,8 @@ class Places:
         return self._threads[thread, users]
 
     def _made_in(self) -> Ints:
-        """Return for each host span of a node's backward pass the user's function that made the node; else UNKNOWN."""
+        """Return for each host span of a node's backward pass the user's function that made the node; else
+        UNKNOWN."""
         if self._made is None:
             host = self.timeline.host
             self._made = np.full(len(host), UNKNOWN, dtype=np.int64)
@@ -146,7 +155,8 @@ class Places:
 
 
 class _Thread:
-    """One thread's functions of one kind, with the operators and annotations inside and around these functions."""
+    """One thread's functions of one kind, with the operators and annotations inside and around these
+    functions."""
 
     def __init__(
         self,
@@ -161,8 +171,8 @@ class _Thread:
         own = np.flatnonzero((host.thread[:until] == thread) & (host.end_ns[:until] >= window[0]))
         is_step = np.array([STEP.match(name) is not None for name in timeline.names], dtype=bool)
         kind, name = host.kind[own], host.name[own]
-        # A profiler step starts in one call of `step` and ends in the next call, so its span encloses no span properly.
-        # A span around the whole time window is not a place either.
+        # A profiler step starts in one call of `step` and ends in the next call, so its span encloses no span
+        # properly. A span around the whole time window is not a place either.
         inside = np.minimum(host.end_ns[own], window[1]) - np.maximum(host.start_ns[own], window[0])
         around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
         operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
@@ -191,7 +201,8 @@ class _Thread:
         )
 
     def mostly(self, start_ns: Ints, end_ns: Ints) -> PlaceRows:
-        # Cut the intervals wherever the place may change: the place at a piece's start holds for the whole piece.
+        # Cut the intervals wherever the place may change: the place at a piece's start holds for the whole
+        # piece.
         first = np.searchsorted(self.edges, start_ns, side="right")
         owner, edge = _ranges(first, np.searchsorted(self.edges, end_ns, side="left"))
         piece_of = np.concatenate((np.arange(len(start_ns)), owner))
@@ -210,7 +221,8 @@ class _Thread:
         return PlaceRows(key // base - 1, key % base - 1, call)
 
     def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-        """Return the CUDA call that took most of each interval, and the nanoseconds that the call took there."""
+        """Return the CUDA call that took most of each interval, and the nanoseconds that the call took
+        there."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
         begins = np.maximum(self.calls.start_ns[row], start_ns[owner])
@@ -241,7 +253,8 @@ def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def _largest(owner: Ints, key: Ints, weight: Ints, num_owners: int) -> tuple[Ints, Ints]:
-    """Return each owner's key with the largest summed weight, and this sum; UNKNOWN and 0 for owners without a key."""
+    """Return each owner's key with the largest summed weight, and this sum; UNKNOWN and 0 for owners without
+    a key."""
     best, total = np.full(num_owners, UNKNOWN, dtype=np.int64), np.zeros(num_owners, dtype=np.int64)
     if not len(owner):
         return best, total

@@ -1,4 +1,5 @@
-"""Find the steps of a recorded program, and the time window that the steps span. Defined in docs/reference/trace.md."""
+"""Find the steps of a recorded program, and the time window that the steps span. Defined in
+docs/reference/trace.md."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
 MIN_WHOLE = 0.9
-"""Work at an edge of the recording is a whole step if it has at least this fraction of a usual step's work."""
+"""Work at an edge of the recording is a whole step if it has at least this fraction of a usual step's
+work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ def find(timeline: Timeline) -> Steps:
 
 
 def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
-    """Return start and end (ns) of the time window that all figures describe; equal if the trace contains no work."""
+    """Return start and end (ns) of the time window that all figures describe; equal if the trace contains no
+    work."""
     host, device = timeline.host, timeline.device
     if len(steps):
         start_ns, end_ns = int(steps.start_ns.min()), int(steps.end_ns.max())
@@ -70,7 +73,8 @@ def _marked(timeline: Timeline) -> Ints:
 
 
 def _from_markers(timeline: Timeline) -> Ints | None:
-    """Find the edges of steps by actions that a training loop does once per step: optimizer step, batch, model call.
+    """Find the edges of steps by actions that a training loop does once per step: optimizer step, batch,
+    model call.
 
     Empty if there are such actions but they do not repeat three times: then no shorter cycle is a step.
     """
@@ -94,10 +98,13 @@ def _from_markers(timeline: Timeline) -> Ints | None:
 
 
 def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
-    """Return an edge after every `period`-th optimizer step: the next cycle's begin, else the optimizer step's end."""
+    """Return an edge after every `period`-th optimizer step: the next cycle's begin, else the optimizer
+    step's end."""
     pauses = start_ns[1:] - end_ns[:-1]
     # With several optimizers, the longest pause follows the last optimizer of a cycle.
-    last = np.arange(int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period)
+    last = np.arange(
+        int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period
+    )
     following = np.searchsorted(begins_ns, end_ns[last])
     begin = np.append(begins_ns, np.iinfo(np.int64).max)[following]
     until = np.append(start_ns, np.iinfo(np.int64).max)[last + 1]
@@ -122,7 +129,8 @@ def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
 
 
 def _from_work(timeline: Timeline) -> Ints | None:
-    """Find the edges of the cycle in which operators repeat; without one, of the cycle in which device work repeats."""
+    """Find the edges of the cycle in which operators repeat; without one, of the cycle in which device work
+    repeats."""
     for sequence in (_operators, _device_work):
         tokens, start_ns, last_end_ns = sequence(timeline)
         at = cuts(tokens)
@@ -132,7 +140,8 @@ def _from_work(timeline: Timeline) -> Ints | None:
 
 
 def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Return outermost operators, calls that queue work outside of operators, and annotations, of all threads."""
+    """Return outermost operators, calls that queue work outside of operators, and annotations, of all
+    threads."""
     host = timeline.host
     work = host.kind == HostKind.OPERATOR
     if not work.any():
@@ -146,14 +155,17 @@ def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
     alias = {text: index for index, text in enumerate(texts)}
     same = np.array([alias[text] for text in texts], dtype=np.int64)
     is_work = host.kind[rows] != HostKind.ANNOTATION
-    ids, token = np.unique(np.where(is_work, host.name[rows], same[host.name[rows]]) * 2 + is_work, return_inverse=True)
+    ids, token = np.unique(
+        np.where(is_work, host.name[rows], same[host.name[rows]]) * 2 + is_work, return_inverse=True
+    )
     is_whole = np.array(["GraphLaunch" in timeline.names[index] for index in (ids // 2).tolist()], dtype=bool)
     is_work = (ids % 2 == 1) & ~_reads_back(timeline, ids // 2)
     return Tokens(token.astype(np.int64), is_work, is_whole), host.start_ns[rows], last_end_ns
 
 
 def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Return the device work in the order of the calls that queued it; if these are unknown, in order of time."""
+    """Return the device work in the order of the calls that queued it; if these are unknown, in order of
+    time."""
     host, device = timeline.host, timeline.device
     launched = np.flatnonzero(device.launch != UNKNOWN)
     if not len(launched):
@@ -166,7 +178,8 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
         return tokens, device.start_ns, int(device.end_ns.max(initial=0))
     launched = launched[np.lexsort((device.name[launched], device.launch[launched]))]
     calls, first, num = np.unique(device.launch[launched], return_index=True, return_counts=True)
-    # A graph's kernels may start in any order: its token consists of the first of their names and their number.
+    # A graph's kernels may start in any order: its token consists of the first of their names and their
+    # number.
     base = int(num.max()) + 1
     ids, token = np.unique(device.name[launched[first]].astype(np.int64) * base + num, return_inverse=True)
     tokens = Tokens(token.astype(np.int64), ~_reads_back(timeline, ids // base), is_whole=ids % base > 1)
@@ -175,4 +188,6 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
     """Return which names are reads of results by the host, for instance for a log line every tenth step."""
-    return np.array([READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool)
+    return np.array(
+        [READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool
+    )

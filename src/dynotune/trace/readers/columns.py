@@ -29,7 +29,8 @@ from dynotune.trace.timeline import (
 _INT = np.int64
 _Key = TypeVar("_Key", bound=Hashable)
 
-# Numbers of event categories: up to 9 for kinds of host spans, from 10 on for kinds of device spans and others.
+# Numbers of event categories: up to 9 for kinds of host spans, from 10 on for kinds of device spans and
+# others.
 _DEVICE_FROM = 10
 _MEMORY = 20
 _NAMES = 21
@@ -69,7 +70,8 @@ class Numbering(dict[_Key, int]):
 
 
 class _Tables(dict[str, int]):
-    """Numbers of event categories, by name. Torch versions differ in upper case; unknown categories are not read."""
+    """Numbers of event categories, by name. Torch versions differ in upper case; unknown categories are not
+    read."""
 
     def __missing__(self, category: str) -> int:
         self[category] = table = _TABLES.get(category.lower(), _NONE)
@@ -94,11 +96,13 @@ class Columns:
     """Collect the events of one file as columns.
 
     Attributes:
-        names, places: the values for the numbers in the rows; the `thread` of a host span is also a number of a place.
-        thread_names, process_names: names of threads and processes in the file; a process may have several names.
+        names, places: the values for the numbers in the rows; the `thread` of a host span is also a number of
+            a place.
+        thread_names, process_names: names of threads and processes in the file; a process may have several
+            names.
         foreign: number of spans of unknown categories, such as those of other accelerators, by category.
-        num_backwards, num_unfinished: number of spans left out because the end precedes the start, or because start
-            or duration is missing.
+        num_backwards, num_unfinished: number of spans left out because the end precedes the start, or because
+            start or duration is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +116,9 @@ class Columns:
         self.num_unfinished = 0
         self._tables = _Tables()
         self._host = [HostSpans(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, np.bool_))]
-        self._device = [DeviceRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, _INT, np.int32))]
+        self._device = [
+            DeviceRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, _INT, np.int32))
+        ]
         self._memory = [MemoryRows(*_empty(_INT, _INT, _INT, np.int32, np.int32))]
 
     def add(self, events: list[Event], text: memoryview, first: int) -> None:
@@ -131,13 +137,16 @@ class Columns:
         is_host, is_device = table < _DEVICE_FROM, (table >= _DEVICE_FROM) & (table < _MEMORY)
         self._add_host(_those(events, is_host), table[is_host], times)
         self._add_device(_those(events, is_device), table[is_device] - _DEVICE_FROM, times)
-        self._add_memory([event for event in _those(events, table == _MEMORY) if event.name == "[memory]"], times)
+        self._add_memory(
+            [event for event in _those(events, table == _MEMORY) if event.name == "[memory]"], times
+        )
         self._add_names(_those(events, table == _NAMES))
         others = (event.cat for event in _those(events, table == _NONE) if event.dur >= 0)
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostSpans:
-        """Return all host spans; may be called once. Annotations that old versions wrote as operators are corrected."""
+        """Return all host spans; may be called once. Annotations that old versions wrote as operators are
+        corrected."""
         rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
@@ -194,8 +203,11 @@ class Columns:
                 if isinstance(named, str):
                     self.process_names[event.pid].append(named.strip())
 
-    def _spans(self, found: list[Event], times: EventTimes) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
-        """Return the spans among the events, the index of each span's event, and the spans' starts and ends."""
+    def _spans(
+        self, found: list[Event], times: EventTimes
+    ) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
+        """Return the spans among the events, the index of each span's event, and the spans' starts and
+        ends."""
         start_ns, is_known = times.of(found)
         duration_us = np.fromiter([event.dur for event in found], np.float64, len(found))
         is_known &= ~np.isnan(duration_us)
@@ -219,7 +231,8 @@ class Columns:
 
 
 def _taken_up(parts: list[Table]) -> Table:
-    """Join the arrays and free them one by one, since all arrays and the result together are the peak of memory use."""
+    """Join the arrays and free them one by one, since all arrays and the result together are the peak of
+    memory use."""
     rows = joined(parts)
     parts.clear()
     return rows
@@ -245,7 +258,8 @@ def _correlation(found: list[Event]) -> Ints:
 
 
 def _nodes(found: list[Event], is_operator: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the number of each operator's autograd node, and whether the operator is of the node's backward pass."""
+    """Return the number of each operator's autograd node, and whether the operator is of the node's backward
+    pass."""
     sequence = np.full(len(found), UNKNOWN, dtype=np.int64)
     is_backward = np.zeros(len(found), dtype=np.bool_)
     args = [event.args or NO_ARGS for event in _those(found, is_operator)]

@@ -1,8 +1,9 @@
-"""Read a chrome trace, plain or gzipped, and decode its events one slice at a time, so that memory does not grow.
+"""Read a chrome trace, plain or gzipped, and decode its events one slice at a time, so that memory does not
+grow.
 
-A slice ends at a comma between two events. The characters around a comma do not show whether the comma is between two
-events or inside a string or a nested object. So a cut is proposed and then proved: the slice, closed with a bracket,
-decodes as a list only if the cut lies between elements of the outermost list.
+A slice ends at a comma between two events. The characters around a comma do not show whether the comma is
+between two events or inside a string or a nested object. So a cut is proposed and then proved: the slice,
+closed with a bracket, decodes as a list only if the cut lies between elements of the outermost list.
 """
 
 import gc
@@ -21,7 +22,8 @@ from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 
 SLICE_BYTES = 2 << 20
-"""Bytes of text in a slice, whose decoded events fit the caches: larger slices are slower, smaller ones no faster."""
+"""Bytes of text in a slice, whose decoded events fit the caches: larger slices are slower, smaller ones no
+faster."""
 _LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
@@ -32,8 +34,8 @@ Progress = Callable[[int, int | None], None]
 _COMMA, _OPEN, _CLOSE = b",[]"
 _BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
-# The end of one event and the begin of the next event. The first pattern has the keys with which events begin, so that
-# lists after the events (of devices, of process groups) do not match.
+# The end of one event and the begin of the next event. The first pattern has the keys with which events
+# begin, so that lists after the events (of devices, of process groups) do not match.
 _BOUNDARIES = (
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*+:)'),
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"[^"\\]*+"\s*+:)'),
@@ -57,7 +59,8 @@ Chunk = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[Event]):
-    """Consecutive events, and the JSON list from which they were decoded; `text` is valid until the next slice."""
+    """Consecutive events, and the JSON list from which they were decoded; `text` is valid until the next
+    slice."""
 
     events: list[Event]
     text: memoryview
@@ -74,11 +77,12 @@ class Slices(Generic[Event]):
 
     Attributes:
         document: the file's values other than `traceEvents`, as JSON; complete after the last slice.
-        num_events, num_bytes: number of events and of bytes before the current slice; of the whole text after the last.
+        num_events, num_bytes: number of events and of bytes before the current slice; of the whole text after
+            the last.
         is_cut: whether the file ends too early; all whole events before the cut are returned.
 
-    Iterating raises UsageError: the file is not JSON, not a trace, or has a field of the wrong type; the message names
-    the file and the byte or event.
+    Iterating raises UsageError: the file is not JSON, not a trace, or has a field of the wrong type; the
+    message names the file and the byte or event.
     """
 
     def __init__(
@@ -100,9 +104,9 @@ class Slices(Generic[Event]):
         self._patience_bytes = 4 * slice_bytes
         self._chunks = chunks(path, slice_bytes, limit_bytes)
         self._progress = progress
-        # Text that is not yet decoded. The first byte is an opening bracket: that of the list, or one in place of the
-        # comma after the last slice. A closing bracket replaces a slice's last byte. So a slice becomes a list without
-        # a copy.
+        # Text that is not yet decoded. The first byte is an opening bracket: that of the list, or one in
+        # place of the comma after the last slice. A closing bracket replaces a slice's last byte. So a slice
+        # becomes a list without a copy.
         self._text = bytearray()
         self._is_bare = False
         self._has_ended = False
@@ -137,7 +141,8 @@ class Slices(Generic[Event]):
     # The list
 
     def _longest_slice(self) -> Slice[Event] | None:
-        """Return all events in the text except the last event, which may continue in the next chunk; else None."""
+        """Return all events in the text except the last event, which may continue in the next chunk; else
+        None."""
         for comma in self._boundaries():
             self._text[comma] = _CLOSE
             found = self._prove(comma + 1)
@@ -152,7 +157,8 @@ class Slices(Generic[Event]):
         return None
 
     def _last_slice(self) -> Slice[Event] | None:
-        """Return the last slice of the file: up to the end of the list, else up to the last event before the cut."""
+        """Return the last slice of the file: up to the end of the list, else up to the last event before the
+        cut."""
         found = self._prove(len(self._text))
         if isinstance(found, Slice):
             self._has_ended = True
@@ -174,9 +180,11 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Yield commas at which the text may be cut: the last comma, then earlier ones outside of nested values.
+        """Yield commas at which the text may be cut: the last comma, then earlier ones outside of nested
+        values.
 
-        If none of these commas was a cut and the text is long, the first comma after the last whole event is tried.
+        If none of these commas was a cut and the text is long, the first comma after the last whole event is
+        tried.
         """
         size = len(self._text)
         for pattern in _BOUNDARIES:
@@ -194,7 +202,8 @@ class Slices(Generic[Event]):
                 yield comma
 
     def _prove(self, end: int) -> Slice[Event] | int:
-        """Return the events of a list that ends before `end`, else where the JSON breaks (`end` if the text is cut)."""
+        """Return the events of a list that ends before `end`, else where the JSON breaks (`end` if the text
+        is cut)."""
         whole = memoryview(self._text)
         text = whole[:end]
         whole.release()
@@ -272,7 +281,11 @@ class Slices(Generic[Event]):
         found = _object(text)
         if isinstance(found, dict):
             held = ", ".join(f"`{key}`" for key in list(found)[:5]) or "nothing"
-            lacks = "`traceEvents` is no list" if "traceEvents" in found else f"it holds {held} and no `traceEvents`"
+            lacks = (
+                "`traceEvents` is no list"
+                if "traceEvents" in found
+                else f"it holds {held} and no `traceEvents`"
+            )
             return UsageError(f"{self.path} is JSON, but no trace: {lacks}", hint=_RECORD)
         if found >= len(text):
             return UsageError(
@@ -309,7 +322,9 @@ class Slices(Generic[Event]):
     # Errors
 
     def _error(self, at: int, what: str) -> UsageError:
-        return UsageError(f"{self.path} cannot be read beyond byte {self.num_bytes + at:,}: {what}", hint=_RECORD)
+        return UsageError(
+            f"{self.path} cannot be read beyond byte {self.num_bytes + at:,}: {what}", hint=_RECORD
+        )
 
     def _wrong_field(self, error: msgspec.ValidationError) -> UsageError:
         found = _AT_EVENT.match(str(error))
@@ -322,7 +337,8 @@ class Slices(Generic[Event]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Turn off the garbage collector, which would take most of the time: decoding makes many objects but no cycle."""
+    """Turn off the garbage collector, which would take most of the time: decoding makes many objects but no
+    cycle."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -338,7 +354,8 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
-    """Return the values of a JSON object by their keys; or, if `text` is not a JSON object, where the JSON breaks."""
+    """Return the values of a JSON object by their keys; or, if `text` is not a JSON object, where the JSON
+    breaks."""
     with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # ? for wrong bytes
     for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
@@ -356,10 +373,12 @@ def _with_lists_for_not_finite(text: bytes) -> bytes:
 
 
 def default_limit(size_bytes: int) -> int:
-    """Return the limit in bytes for the unpacked text of a gzipped file of this size, unless the user gives another.
+    """Return the limit in bytes for the unpacked text of a gzipped file of this size, unless the user gives
+    another.
 
-    gzip shrinks recorded traces to between a tenth and a thirtieth, and hostile data to a thousandth: a limit of 100
-    times the file's size allows any trace but no bomb. Up to 1 GiB of text is always allowed, as it takes only seconds.
+    gzip shrinks recorded traces to between a tenth and a thirtieth, and hostile data to a thousandth: a limit
+    of 100 times the file's size allows any trace but no bomb. Up to 1 GiB of text is always allowed, as it
+    takes only seconds.
     """
     return max(_LARGEST_RATIO * size_bytes, _ALWAYS_BYTES)
 
@@ -407,8 +426,8 @@ def _members(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
         packed = b""
         while packed or (packed := file.read(_PACKED_BYTES)):
             if member.eof:
-                # Gzip files may be joined end to end; zeros may pad the last; any other bytes after the last are not
-                # text.
+                # Gzip files may be joined end to end; zeros may pad the last; any other bytes after the last
+                # are not text.
                 packed = packed.lstrip(b"\0")
                 if not packed.startswith(GZIP[:1]):
                     return
@@ -417,7 +436,8 @@ def _members(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
                 text = member.decompress(packed, chunk_bytes)
             except zlib.error as error:
                 raise UsageError(
-                    f"{path} is damaged: it cannot be unpacked beyond byte {file.tell() - len(packed):,} ({error})",
+                    f"{path} is damaged: it cannot be unpacked beyond byte {file.tell() - len(packed):,} "
+                    f"({error})",
                     hint="copy it again, or record it again",
                 ) from error
             packed = member.unused_data if member.eof else member.unconsumed_tail

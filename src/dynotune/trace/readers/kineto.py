@@ -66,7 +66,8 @@ def read(
         slice_bytes: bytes of text that are decoded at once.
 
     Raises:
-        UsageError: the file is no trace of torch.profiler, or damaged; the message has the file and the byte or event.
+        UsageError: the file is no trace of torch.profiler, or damaged; the message has the file and the byte
+            or event.
     """
     slices = Slices(path, decode, slice_bytes=slice_bytes, limit_bytes=limit_bytes, progress=progress)
     columns = Columns(path)
@@ -132,7 +133,8 @@ def _timeline(
 def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
     """Return the spans' names without the line of functions that ran when recording began; extends `names`.
 
-    torch names a function called during recording with its first line, one that already ran with its current line.
+    torch names a function called during recording with its first line, one that already ran with its current
+    line.
     """
     found = host.name.copy()
     functions, texts = host.kind == HostKind.PYTHON, list(names)
@@ -152,7 +154,8 @@ def _tied(
     ends: dict[tuple[Place, int], int],
     places: list[Place],
 ) -> Ints:
-    """Return the spans' correlation numbers; a span without one gets the number of the flow arrow at the span."""
+    """Return the spans' correlation numbers; a span without one gets the number of the flow arrow at the
+    span."""
     found = correlation.copy()
     for row in np.flatnonzero(found == UNKNOWN).tolist():
         found[row] = ends.get((places[place[row]], int(start_ns[row])), UNKNOWN)
@@ -160,7 +163,8 @@ def _tied(
 
 
 def _nesting(host: HostSpans) -> Ints:
-    """Sort host spans; of spans that start and end together, the span of the usually enclosing kind comes first."""
+    """Sort host spans; of spans that start and end together, the span of the usually enclosing kind comes
+    first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
     rows = np.argsort(outermost_first[host.kind], kind="stable")
     order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
@@ -168,10 +172,13 @@ def _nesting(host: HostSpans) -> Ints:
 
 
 def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
-    """Return a distinct label for each thread, by process and thread; and for each place the number of its label."""
+    """Return a distinct label for each thread, by process and thread; and for each place the number of its
+    label."""
     places = list(columns.places)
     is_used = np.bincount(host.thread, minlength=len(places)) > 0
-    used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
+    used = sorted(
+        np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]]
+    )
     number = np.full(len(places), UNKNOWN, dtype=np.int32)
     number[used] = np.arange(len(used))
     labels = [columns.thread_names.get(places[place]) or f"thread {places[place][1]}" for place in used]
@@ -179,7 +186,8 @@ def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.i
         labels = [f"{label} of process {places[place][0]}" for label, place in zip(labels, used, strict=True)]
     num = Counter(labels)
     return [
-        f"{label} [{places[place][1]}]" if num[label] > 1 else label for label, place in zip(labels, used, strict=True)
+        f"{label} [{places[place][1]}]" if num[label] > 1 else label
+        for label, place in zip(labels, used, strict=True)
     ], number
 
 
@@ -211,7 +219,8 @@ def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
 
 def _check_version(slices: Slices[Any]) -> None:
     version = _value(slices, "schemaVersion", int | float | str)  # type: ignore[arg-type]
-    # In a later version a field may have another meaning, and figures from this field would look just as plausible.
+    # In a later version a field may have another meaning, and figures from this field would look just as
+    # plausible.
     if version is not None and version != _SCHEMA_VERSION:
         raise UsageError(
             f"{slices.path} has schemaVersion {version}; this dynotune reads version {_SCHEMA_VERSION}",
@@ -227,12 +236,14 @@ def _without_activity(slices: Slices[Any]) -> UsageError:
         )
     if slices.num_events:
         return UsageError(
-            f"{slices.path}: none of its {slices.num_events:,} events is an operator, a CUDA call or device work",
+            f"{slices.path}: none of its {slices.num_events:,} events is an operator, a CUDA call or "
+            "device work",
             hint="give a trace that torch.profiler recorded; tracers of other programs write the same format",
         )
     return UsageError(
         f"{slices.path} is a trace without events",
-        hint="the profiler was stopped before its active steps: call prof.step() after each step, wait + warmup + "
+        hint="the profiler was stopped before its active steps: call prof.step() after each step, wait + "
+        "warmup + "
         "active times at least",
     )
 
@@ -240,7 +251,9 @@ def _without_activity(slices: Slices[Any]) -> UsageError:
 def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
     notes = []
     if slices.is_cut:
-        notes.append(f"the file is cut short: it was read up to event {slices.num_events:,}, byte {slices.num_bytes:,}")
+        notes.append(
+            f"the file is cut short: it was read up to event {slices.num_events:,}, byte {slices.num_bytes:,}"
+        )
     if columns.num_backwards:
         notes.append(f"{columns.num_backwards:,} spans that end before they start were left out")
     if columns.foreign:
@@ -256,9 +269,13 @@ def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
 def _missing(process: Process, has_foreign: bool) -> dict[str, str]:
     missing = {}
     if not len(process.device):
-        missing["device"] = "no device activity was recorded: the program used none, or the profiler did not trace it"
+        missing["device"] = (
+            "no device activity was recorded: the program used none, or the profiler did not trace it"
+        )
         if has_foreign:
-            missing["device"] = "no activity of a GPU was recorded, and spans of other kinds, which are not read here"
+            missing["device"] = (
+                "no activity of a GPU was recorded, and spans of other kinds, which are not read here"
+            )
     elif not (process.device.launch != UNKNOWN).any():
         missing["launches"] = "no CUDA call that queued device work was recorded"
     if not (process.host.kind == HostKind.PYTHON).any():

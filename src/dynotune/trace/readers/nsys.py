@@ -1,7 +1,7 @@
 """Read Nsight Systems' SQLite export (`nsys export --type sqlite`) into Timelines, one per process.
 
-Major versions of the schema up to 3 are supported. Nsight Systems writes only tables that have rows, so a missing table
-is a missing fact. See docs/reference/trace.md, "Nsight Systems".
+Major versions of the schema up to 3 are supported. Nsight Systems writes only tables that have rows, so a
+missing table is a missing fact. See docs/reference/trace.md, "Nsight Systems".
 """
 
 from dataclasses import dataclass, replace
@@ -62,11 +62,12 @@ def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
     If no process did, read the processes with CUDA calls or NVTX ranges. Times are the file's nanoseconds.
 
     Args:
-        progress: called with the bytes of the file read so far, estimated by the share of its rows, and its size.
+        progress: called with the bytes of the file read so far, estimated by the share of its rows, and its
+            size.
 
     Raises:
-        UsageError: the file is no SQLite export of Nsight Systems, has a newer schema, or is cut short, damaged or
-            empty.
+        UsageError: the file is no SQLite export of Nsight Systems, has a newer schema, or is cut short,
+            damaged or empty.
     """
     num_read = total = size_bytes = 0
 
@@ -91,7 +92,8 @@ def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
         progress(size_bytes, size_bytes)
     if not len(device) + len(host) + len(syncs):
         raise UsageError(
-            f"{path} holds no CUDA and no NVTX events.", hint="Record with: nsys profile --trace=cuda,nvtx COMMAND"
+            f"{path} holds no CUDA and no NVTX events.",
+            hint="Record with: nsys profile --trace=cuda,nvtx COMMAND",
         )
     return _timelines(file, facts, _of_the_only_process([device, host, syncs]))
 
@@ -107,7 +109,8 @@ def _check_export(database: Database) -> None:
     if not {"name", "value"} <= database.columns.get("META_DATA_EXPORT", frozenset()):
         return
     versions = database.connection.execute(
-        "SELECT value FROM META_DATA_EXPORT WHERE name IN ('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR')"
+        "SELECT value FROM META_DATA_EXPORT WHERE name IN ('EXPORT_SCHEMA_VERSION', "
+        "'EXPORT_SCHEMA_VERSION_MAJOR')"
     )
     for (version,) in versions:
         major = str(version).partition(".")[0]
@@ -154,7 +157,9 @@ def _timeline(
     host, labels = _with_syncs(file, host, syncs, notes)
     if (device.kind == nsys_spans.GRAPH).any():
         missing["kernels_in_graphs"] = "CUDA graphs were recorded whole; record with --cuda-graph-trace=node"
-        notes.append("each launch of a CUDA graph is one kernel here: its kernels were not recorded one by one")
+        notes.append(
+            "each launch of a CUDA graph is one kernel here: its kernels were not recorded one by one"
+        )
     host, device = _sorted(host), _sorted(device)
     used = np.unique(np.concatenate([host.name, device.name]))
     threads = np.unique(host.place)
@@ -214,31 +219,41 @@ def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
         return host
     times = np.concatenate([host.start_ns, host.end_ns, device.end_ns])
     last = int(times[times < _LARGEST_TIME_NS].max(initial=NULL))
-    notes.append(f"{int(is_open.sum()):,} NVTX ranges had not ended when the recording did, and end with it here")
+    notes.append(
+        f"{int(is_open.sum()):,} NVTX ranges had not ended when the recording did, and end with it here"
+    )
     return replace(host, end_ns=np.where(is_open, last, host.end_ns))
 
 
 def _timed(part: Spans, notes: list[str]) -> Spans:
-    """Return the rows whose times were measured; CUPTI writes start 0 and end 0 for times that it could not measure."""
+    """Return the rows whose times were measured; CUPTI writes start 0 and end 0 for times that it could not
+    measure."""
     start, end = part.start_ns, part.end_ns
-    good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
+    good = (
+        (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
+    )
     if not good.all():
-        notes.append(f"{int((~good).sum()):,} rows are left out: they have no times, or end before they start")
+        notes.append(
+            f"{int((~good).sum()):,} rows are left out: they have no times, or end before they start"
+        )
     return taken(part, good)
 
 
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
-    """Return the host spans with waits whose call was not recorded, and labels of threads invented for these waits.
+    """Return the host spans with waits whose call was not recorded, and labels of threads invented for these
+    waits.
 
-    Waits that overlap in time were on different threads. So each invented thread, filled first-fit, has at most one
-    wait at any time.
+    Waits that overlap in time were on different threads. So each invented thread, filled first-fit, has at
+    most one wait at any time.
     """
     known = (syncs.correlation != UNKNOWN) | ("launches" in file.missing)
     called = host.correlation[host.kind == HostKind.CALL]
     lone = taken(syncs, known & ~np.isin(syncs.correlation, called[called != UNKNOWN]))
     if not len(lone):
         return host, {}
-    notes.append(f"{len(lone):,} waits have no recorded call, and are named as the call that makes such a wait")
+    notes.append(
+        f"{len(lone):,} waits have no recorded call, and are named as the call that makes such a wait"
+    )
     lone = _sorted(lone)
     place = np.empty(len(lone), dtype=np.int64)
     free: list[tuple[int, int]] = []
@@ -251,7 +266,8 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
 
 
 def _sorted(part: Spans) -> Spans:
-    """Sort rows in the order that `Timeline` promises, and rows that are equal in this order by their values."""
+    """Sort rows in the order that `Timeline` promises, and rows that are equal in this order by their
+    values."""
     ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
@@ -276,7 +292,9 @@ def _facts(file: Export) -> _Facts:
     gpu_of: dict[tuple[int, int], set[int]] = {}
     for pid, index, gpu in sqlite_tables.rows(database, "TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId"):
         gpu_of.setdefault((pid, index), set()).add(gpu)
-    started = {time for (time,) in sqlite_tables.rows(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")}
+    started = {
+        time for (time,) in sqlite_tables.rows(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+    }
     return _Facts(names, ranks, _gpus(database), gpu_of, _only(started - {NULL}))
 
 
@@ -289,14 +307,17 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     names = sqlite_tables.texts(database, table, "name")
     found: dict[int, set[DeviceProperties]] = {}
     for name, gpu, *capability in zip(names, *(column.tolist() for column in columns.values()), strict=True):
-        properties = DeviceProperties(name or "", None if NULL in capability else (capability[0], capability[1]))
+        properties = DeviceProperties(
+            name or "", None if NULL in capability else (capability[0], capability[1])
+        )
         found.setdefault(gpu, set()).add(properties)
     # A report may be of several machines, which may give their GPUs the same numbers.
     return {gpu: one for gpu, several in found.items() if (one := _only(several)) is not None}
 
 
 def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | None:
-    """Return the properties of CUDA device `index` in `process`; if the file does not map indices, of all GPUs."""
+    """Return the properties of CUDA device `index` in `process`; if the file does not map indices, of all
+    GPUs."""
     gpus = set(facts.gpus.values())
     if facts.gpu_of:
         numbers = facts.gpu_of.get(((process >> 24) & THREAD_MASK, index), set())
@@ -305,7 +326,8 @@ def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | N
 
 
 def _clock_base(facts: _Facts, *parts: Spans) -> int | None:
-    """Return the clock's base in ns: times count from the session's start, or from 1970 with `--ts-normalize`."""
+    """Return the clock's base in ns: times count from the session's start, or from 1970 with
+    `--ts-normalize`."""
     if facts.session_start_ns is None:
         return None
     earliest = min(int(part.start_ns.min(initial=_LARGEST_TIME_NS)) for part in parts)

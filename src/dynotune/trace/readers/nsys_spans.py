@@ -24,10 +24,12 @@ RANGES = "NVTX_EVENTS"
 EVENTS = (KERNELS, COPIES, SETS, GRAPHS, CALLS, SYNCS, RANGES)
 
 THREAD_MASK = (1 << 24) - 1
-"""A serialized GlobalId has the thread in its last 24 bits, the process in the 24 before, the machine above."""
+"""A serialized GlobalId has the thread in its last 24 bits, the process in the 24 before, the machine
+above."""
 
 GRAPH = len(DeviceKind)
-"""Temporary kind of a CUDA graph that was recorded as a whole; the Timeline shows such a graph as a kernel."""
+"""Temporary kind of a CUDA graph that was recorded as a whole; the Timeline shows such a graph as a
+kernel."""
 
 _NAMELESS = "unknown"
 _DEVICE_COLUMNS = ("globalPid", "deviceId", "streamId", "correlationId")
@@ -39,7 +41,16 @@ _COPY_KINDS = (
     *("UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP"),
     *("UVM_HTOD", "UVM_DTOH", "UVM_DTOD"),
 )
-_MEMORY_KINDS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC", "UNKNOWN")
+_MEMORY_KINDS = (
+    "PAGEABLE",
+    "PINNED",
+    "DEVICE",
+    "ARRAY",
+    "MANAGED",
+    "DEVICE_STATIC",
+    "MANAGED_STATIC",
+    "UNKNOWN",
+)
 _PUSH_POP, _START_END = 59, 60
 _SYNC_CALLS = {
     1: "cudaEventSynchronize",
@@ -99,7 +110,8 @@ def devices(file: Export) -> Spans:
 
 
 def hosts(file: Export) -> Spans:
-    """Return CUDA calls of runtime and driver, and NVTX ranges; a range that is still open at the end has end NULL."""
+    """Return CUDA calls of runtime and driver, and NVTX ranges; a range that is still open at the end has end
+    NULL."""
     return joined([_calls(file), _ranges(file)])
 
 
@@ -126,7 +138,9 @@ def _copies(file: Export) -> Spans:
             file.missing[fact] = f"table {COPIES} has no column {name}"
     directions = _enumeration(file, "ENUM_CUDA_MEMCPY_OPER", _COPY_KINDS)
     memories = _enumeration(file, "ENUM_CUDA_MEM_KIND", _MEMORY_KINDS)
-    triples, inverse = np.unique(np.column_stack([columns[kind] for kind in kinds]), axis=0, return_inverse=True)
+    triples, inverse = np.unique(
+        np.column_stack([columns[kind] for kind in kinds]), axis=0, return_inverse=True
+    )
     names = (
         f"Memcpy {_direction(directions.get(kind, ''))} "
         f"({_memory(memories.get(source, ''))} -> {_memory(memories.get(target, ''))})"
@@ -152,7 +166,8 @@ def _calls(file: Export) -> Spans:
 
 
 def _ranges(file: Export) -> Spans:
-    """Return NVTX ranges that were pushed and popped. Started and ended ranges need not nest; marks take no time."""
+    """Return NVTX ranges that were pushed and popped. Started and ended ranges need not nest; marks take no
+    time."""
     where, has = "1", file.database.columns.get(RANGES, frozenset())
     if "eventType" in has:
         where = f'"eventType" = {_PUSH_POP}'
@@ -166,12 +181,15 @@ def _ranges(file: Export) -> Spans:
     if "text" in has:
         given = tables.texts(file.database, RANGES, "text", where=where)
         registered = list(file.names)
-        names = _intern(file, (text or registered[name] for text, name in zip(given, names.tolist(), strict=True)))
+        names = _intern(
+            file, (text or registered[name] for text, name in zip(given, names.tolist(), strict=True))
+        )
     return _host_spans(columns, HostKind.ANNOTATION, names, columns["globalTid"])
 
 
 def syncs(file: Export) -> Spans:
-    """Return the host's waits, each named after the runtime call that waits in this way; no place or stream."""
+    """Return the host's waits, each named after the runtime call that waits in this way; no place or
+    stream."""
     columns = _columns(file, SYNCS, "globalPid", "correlationId", "syncType")
     types, inverse = np.unique(columns["syncType"], return_inverse=True)
     names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))
@@ -184,7 +202,8 @@ def _columns(
     """Return the columns of a table of spans; the columns are empty if the file lacks the table.
 
     Args:
-        missing: the fact that is missing without the table, and the end of the reason; "" if no fact is missing.
+        missing: the fact that is missing without the table, and the end of the reason; "" if no fact is
+            missing.
     """
     if table in file.database:
         return tables.integers(file.database, table, ("start", "end"), optional, where=where)
@@ -252,7 +271,8 @@ def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) ->
 
 
 def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping[int, str]:
-    """Return the meaning of each number of an enumeration, from the file's definition or else the documented one."""
+    """Return the meaning of each number of an enumeration, from the file's definition or else the documented
+    one."""
     if not {"id", "name"} <= file.database.columns.get(table, frozenset()):
         return dict(enumerate(documented))
     ids = tables.integers(file.database, table, ("id",))["id"]

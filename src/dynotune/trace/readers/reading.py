@@ -15,11 +15,16 @@ from dynotune.trace.timeline import Timeline
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _SQLITE = b"SQLite format 3\0"
 _HINT = (
-    "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type sqlite` writes it"
+    "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type "
+    "sqlite` writes it"
 )
 # Kinds of files that users often have beside their traces, recognised by their first bytes.
 _OTHERS = (
-    ((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle of Python, such as a memory snapshot", _HINT),
+    (
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "a pickle of Python, such as a memory snapshot",
+        _HINT,
+    ),
     (b"PK\x03\x04", "a zip archive", "unpack it, and give the trace that is in it"),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with `zstd -d`"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it with `xz -d`"),
@@ -48,7 +53,8 @@ def read_traces(
         progress: called with the bytes of the current file read so far and its size.
 
     Raises:
-        UsageError: a file is damaged or not a trace; the message has the damaged position or the file's likely kind.
+        UsageError: a file is damaged or not a trace; the message has the damaged position or the file's
+            likely kind.
     """
     timelines: list[Timeline] = []
     for path in paths:
@@ -68,7 +74,8 @@ def read_traces(
 
 
 def _maker(path: Path) -> str:
-    """Return the name of a recorder that writes JSON like torch.profiler, by the file's content; "" if unrecognised."""
+    """Return the name of a recorder that writes JSON like torch.profiler, by the file's content; "" if
+    unrecognised."""
     try:
         with untrusted.opened(path) as file:
             text = gzip.GzipFile(fileobj=file) if _begins(path).startswith(GZIP) else file

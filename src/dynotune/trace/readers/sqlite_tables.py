@@ -1,6 +1,6 @@
-"""Read tables of a SQLite file that another program wrote, as columns of numpy. The file is data: nothing is written to
-it or beside it, and nothing that its author could have put there (views, virtual tables, generated columns) is
-executed.
+"""Read tables of a SQLite file that another program wrote, as columns of numpy. The file is data: nothing is
+written to it or beside it, and nothing that its author could have put there (views, virtual tables, generated
+columns) is executed.
 """
 
 import sqlite3
@@ -33,7 +33,8 @@ class Database:
 
     Args:
         columns: names of the columns of each table.
-        advance: function that is called after each block of rows with the table's name and the number of rows.
+        advance: function that is called after each block of rows with the table's name and the number of
+            rows.
     """
 
     path: Path
@@ -46,10 +47,13 @@ class Database:
 
 
 @contextmanager
-def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None) -> Iterator[Database]:
+def opened(
+    path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None
+) -> Iterator[Database]:
     """Open the SQLite file at `path`, only for reading.
 
-    Raises UsageError: `path` is not a file, not SQLite, or cut short; or SQLite finds damage inside the `with` block.
+    Raises UsageError: `path` is not a file, not SQLite, or cut short; or SQLite finds damage inside the
+    `with` block.
     """
     _check_header(path)
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -63,7 +67,8 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
             yield Database(path, connection, _columns(connection), advance)
     except (sqlite3.Error, UnicodeError) as error:  # Python decodes SQLite's own messages strictly.
         raise UsageError(
-            f"{path} is a damaged SQLite database: {in_words(error)}.", hint="Export it again from the .nsys-rep file."
+            f"{path} is a damaged SQLite database: {in_words(error)}.",
+            hint="Export it again from the .nsys-rep file.",
         ) from error
 
 
@@ -90,17 +95,23 @@ def integers(
     """
     missing = [name for name in required if name not in database.columns[table]]
     if missing:
-        raise UsageError(f"{database.path}: table {table} has no column {missing[0]}: not an export as documented.")
+        raise UsageError(
+            f"{database.path}: table {table} has no column {missing[0]}: not an export as documented."
+        )
     present = [name for name in (*required, *optional) if name in database.columns[table]]
     _check_integers(database, table, present, where)
     wanted = ", ".join(f'COALESCE("{name}", ?)' for name in present)
-    cursor = database.connection.execute(f'SELECT {wanted} FROM "{table}" WHERE {where}', [NULL] * len(present))
+    cursor = database.connection.execute(
+        f'SELECT {wanted} FROM "{table}" WHERE {where}', [NULL] * len(present)
+    )
     blocks = [np.empty((0, len(present)), dtype=np.int64)]
     while rows := cursor.fetchmany(_ROWS_AT_ONCE):
         flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * len(present))
         blocks.append(flat.reshape(-1, len(present)))
         database.advance(table, len(rows))
-    columns = {name: np.concatenate([block[:, index] for block in blocks]) for index, name in enumerate(present)}
+    columns = {
+        name: np.concatenate([block[:, index] for block in blocks]) for index, name in enumerate(present)
+    }
     num_rows = sum(map(len, blocks))
     return columns | {name: np.full(num_rows, NULL) for name in optional if name not in columns}
 
@@ -113,7 +124,8 @@ def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, .
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
-    """Return a text column, rows ordered as by `integers` with the same `where`; None for values of other types."""
+    """Return a text column, rows ordered as by `integers` with the same `where`; None for values of other
+    types."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')
     return [value if isinstance(value, str) else None for (value,) in rows]
 
@@ -152,7 +164,8 @@ def _check_header(path: Path) -> None:
     expected = int.from_bytes(header[28:32], "big") * page_bytes if header[24:28] == header[92:96] else 0
     if len(header) < 100 or num_bytes < expected:
         raise UsageError(
-            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.", hint="Copy or export it again."
+            f"{path} is cut short: {num_bytes:,} bytes of {max(expected, 100):,}.",
+            hint="Copy or export it again.",
         )
 
 
@@ -169,7 +182,8 @@ def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def _check_integers(database: Database, table: str, columns: Sequence[str], where: str) -> None:
-    """Refuse non-integers: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
+    """Refuse non-integers: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as
+    integers."""
     types = [f'typeof("{name}")' for name in columns]
     wrong = " OR ".join(f"{type_} NOT IN ('integer', 'null')" for type_ in types)
     row = database.connection.execute(
@@ -177,9 +191,12 @@ def _check_integers(database: Database, table: str, columns: Sequence[str], wher
     ).fetchone()
     if row:
         name, found = next(
-            (name, type_) for name, type_ in zip(columns, row[1:], strict=True) if type_ not in ("integer", "null")
+            (name, type_)
+            for name, type_ in zip(columns, row[1:], strict=True)
+            if type_ not in ("integer", "null")
         )
         raise UsageError(
-            f"{database.path}: row {row[0]} of table {table} holds {found} in column {name}, where an integer belongs.",
+            f"{database.path}: row {row[0]} of table {table} holds {found} in column {name}, where an "
+            "integer belongs.",
             hint="Export it again from the .nsys-rep file.",
         )

@@ -1,9 +1,9 @@
 """Load pickles of plain data only: dicts, lists, strings, numbers, and tuples of integers.
 
-A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). The pickle's bytes are
-checked before the first instruction runs, and only instructions that build plain data are accepted. The check also
-bounds the cost of a hostile file: no length reaches beyond the file, no tuple nests (hashing a deep one overflows the
-stack of C), and memory stays within some fifty times the file.
+A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). The pickle's
+bytes are checked before the first instruction runs, and only instructions that build plain data are accepted.
+The check also bounds the cost of a hostile file: no length reaches beyond the file, no tuple nests (hashing a
+deep one overflows the stack of C), and memory stays within some fifty times the file.
 """
 
 import io
@@ -18,18 +18,22 @@ _PROTOCOLS = range(2, 6)
 _RUN = 4096
 # Number of bytes of the length field in front of each kind of string.
 _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
-# Number of argument bytes of the other accepted instructions; LONG1's argument is the number of further bytes.
-_ARGUMENTS = {ord(code): width for code, width in zip("KMJGqhjr", (1, 2, 4, 8, 1, 1, 4, 4), strict=True)} | {0x95: 8}
+# Number of argument bytes of the other accepted instructions; LONG1's argument is the number of further
+# bytes.
+_ARGUMENTS = {ord(code): width for code, width in zip("KMJGqhjr", (1, 2, 4, 8, 1, 1, 4, 4), strict=True)} | {
+    0x95: 8
+}
 _LONG1 = 0x8A
 _STOP = ord(".")
-# A container takes some sixty bytes of memory and at least one byte of the file; torch writes more than thirty per
-# container.
+# A container takes some sixty bytes of memory and at least one byte of the file; torch writes more than
+# thirty per container.
 _BYTES_PER_CONTAINER = 8
 _INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler of plain data that refuses classes and ids; `_check` has already refused pickles that use either."""
+    """Unpickler of plain data that refuses classes and ids; `_check` has already refused pickles that use
+    either."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")
@@ -41,7 +45,8 @@ class _Unpickler(pickle.Unpickler):
 def load(raw: bytes, *, name: str) -> object:
     """Load the data of the pickle `raw`; errors mention `name`.
 
-    Raises UsageError: `raw` is not a pickle, is damaged, or has more than plain data; then no instruction has run.
+    Raises UsageError: `raw` is not a pickle, is damaged, or has more than plain data; then no instruction has
+    run.
     """
     end = _check(raw, name)
     try:
@@ -54,7 +59,8 @@ def load(raw: bytes, *, name: str) -> object:
 
 
 def _check(raw: bytes, name: str) -> int:
-    """Return the number of bytes up to the end of the pickle, after checking that all instructions are harmless.
+    """Return the number of bytes up to the end of the pickle, after checking that all instructions are
+    harmless.
 
     Raises UsageError: an instruction of the pickle is not harmless.
     """
@@ -77,7 +83,9 @@ def _check(raw: bytes, name: str) -> int:
             return at + 1
         if (width := _STRINGS.get(raw[at])) is None:
             if at + 1 + _num_argument_bytes(raw, at) > len(raw):
-                raise UsageError(f"{name} is cut short: an instruction at byte {at:,} is longer than the file.")
+                raise UsageError(
+                    f"{name} is cut short: an instruction at byte {at:,} is longer than the file."
+                )
             _refuse(raw, at, name)
         length = int.from_bytes(raw[at + 1 : at + 1 + width], "little")
         if at + 1 + width + length > len(raw):
@@ -92,13 +100,15 @@ def _num_argument_bytes(raw: bytes, at: int) -> int:
 
 
 def _harmless(num_bytes: int) -> re.Pattern[bytes]:
-    """Return a pattern for up to `_RUN` harmless instructions (strings excluded) in a pickle of `size` bytes."""
-    # LONG_BINPUT reserves memory for as many objects as its argument, so the argument is limited to the number of
-    # bytes.
+    """Return a pattern for up to `_RUN` harmless instructions (strings excluded) in a pickle of `size`
+    bytes."""
+    # LONG_BINPUT reserves memory for as many objects as its argument, so the argument is limited to the
+    # number of bytes.
     high = [num_bytes >> shift for shift in (8, 16, 24)]
     slots = b"".join(rb"[\x00-\x%02x]" % min(most, 0xFF) for most in high)
     instructions = (
-        _INTEGER + rb"(?:\x85|%s(?:\x86|%s\x87))" % (_INTEGER, _INTEGER),  # TUPLE1, TUPLE2, TUPLE3 of integers
+        _INTEGER
+        + rb"(?:\x85|%s(?:\x86|%s\x87))" % (_INTEGER, _INTEGER),  # TUPLE1, TUPLE2, TUPLE3 of integers
         _INTEGER,
         rb"[N\x88\x89]",  # NONE, NEWTRUE, NEWFALSE
         rb"G.{8}",  # BINFLOAT
@@ -115,6 +125,7 @@ def _refuse(raw: bytes, at: int, name: str) -> NoReturn:
     if (instruction := name_of.get(chr(raw[at]))) is None:
         raise UsageError(f"{name} is a damaged pickle: byte {at:,} ({raw[at]:#04x}) is no instruction.")
     raise UsageError(
-        f"{name} holds more than plain data: the instruction {instruction} at byte {at:,}. Nothing of it was run.",
+        f"{name} holds more than plain data: the instruction {instruction} at byte {at:,}. Nothing of it "
+        "was run.",
         hint="Only open it with pickle if you trust whoever wrote it.",
     )

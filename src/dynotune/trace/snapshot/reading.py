@@ -54,10 +54,12 @@ def load_snapshot(path: Path, *, limit_bytes: int) -> dict[int, Lives]:
     """Return the lives of all memory blocks of the snapshot at `path`, by device.
 
     Args:
-        limit_bytes: largest accepted file in bytes. A hostile file can take some fifty times its size in memory.
+        limit_bytes: largest accepted file in bytes. A hostile file can take some fifty times its size in
+            memory.
 
     Raises:
-        UsageError: the file cannot be read, is too large, not a pickle, more than plain data, or not a snapshot.
+        UsageError: the file cannot be read, is too large, not a pickle, more than plain data, or not a
+            snapshot.
     """
     raw = _bytes_of(path, limit_bytes)
     snapshot = _convert(plain_pickle.load(raw, name=str(path)), path, num_bytes=len(raw))
@@ -70,9 +72,13 @@ def load_snapshot(path: Path, *, limit_bytes: int) -> dict[int, Lives]:
     return {at: _lives(at, segments.get(at, []), traces.get(at, []), stacks, path) for at in devices}
 
 
-def _lives(index: int, segments: Sequence[_Segment], events: Sequence[Event], stacks: Stacks, path: Path) -> Lives:
+def _lives(
+    index: int, segments: Sequence[_Segment], events: Sequence[Event], stacks: Stacks, path: Path
+) -> Lives:
     blocks = [block for segment in segments for block in segment.blocks]
-    sizes = sum(event.size for event in events) + sum(max(block.size, block.requested_size or 0) for block in blocks)
+    sizes = sum(event.size for event in events) + sum(
+        max(block.size, block.requested_size or 0) for block in blocks
+    )
     if sizes >= _LARGEST_SUM_BYTES:
         raise UsageError(f"{path} is no memory snapshot: its sizes add up to more than any memory.")
     held = [held for segment in segments for held in _held(segment, stacks)]
@@ -98,7 +104,10 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
     if len(raw) > limit_bytes:
         raise UsageError(
             f"{path} is larger than the limit of {limit_bytes:,} bytes.",
-            hint="Raise the limit if you trust the file, or record less: _record_memory_history(max_entries=100000).",
+            hint=(
+                "Raise the limit if you trust the file, or record less: "
+                "_record_memory_history(max_entries=100000)."
+            ),
         )
     if not raw:
         raise UsageError(f"{path} is empty.", hint=_WRITE)
@@ -106,11 +115,14 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
 
 
 def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
-    """Return `data` as a snapshot; a list contains only segments, as `torch.cuda.memory_snapshot()` returns them."""
+    """Return `data` as a snapshot; a list contains only segments, as `torch.cuda.memory_snapshot()` returns
+    them."""
     if isinstance(data, list):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
-        raise UsageError(f"{path} is a pickle, but no memory snapshot: it has no list of segments.", hint=_WRITE)
+        raise UsageError(
+            f"{path} is a pickle, but no memory snapshot: it has no list of segments.", hint=_WRITE
+        )
     # A hostile pickle can refer to one list in many places, and each reference takes only two bytes.
     traces = data.get("device_traces")
     parts = list(traces) if isinstance(traces, list) else []
@@ -124,7 +136,8 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
 
 
 def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
-    """Return active blocks with their sizes. Before torch 2.2 blocks had no address, but lay one after another."""
+    """Return active blocks with their sizes. Before torch 2.2 blocks had no address, but lay one after
+    another."""
     found, address = [], segment.address
     for block in segment.blocks:
         start = address if block.address is None else block.address

@@ -1,8 +1,8 @@
 """Replay a recorded timeline as it would have been if the recorder had not slowed the host.
 
-The host's own time shrinks by one factor until a step is as long as an unrecorded step. Device work keeps its length
-and its order, and starts when the host queues the work or when the work before it has ended; the host's waits for the
-device follow from these starts. Defined in docs/reference/diagnosis.md.
+The host's own time shrinks by one factor until a step is as long as an unrecorded step. Device work keeps its
+length and its order, and starts when the host queues the work or when the work before it has ended; the
+host's waits for the device follow from these starts. Defined in docs/reference/diagnosis.md.
 """
 
 from __future__ import annotations
@@ -20,17 +20,29 @@ from dynotune.trace.facts.copies import uploads
 from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
+from dynotune.trace.timeline import (
+    UNKNOWN,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    Ints,
+    Timeline,
+    in_order,
+    taken,
+)
 
 MOST_SLOWED = 30.0
-"""Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another reason."""
+"""Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another
+reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
-"""With a busy device, a faster host saves no time: a step within this factor of the shortest counts as shortest."""
+"""With a busy device, a faster host saves no time: a step within this factor of the shortest counts as
+shortest."""
 READY_NS = 20_000
 """A kernel that starts this soon after its launch waited only for launch latency, not for other work."""
 ENDED_NS = 5_000
-"""A call that waits for device work returns at most this long before the end of the work on the device's clock."""
+"""A call that waits for device work returns at most this long before the end of the work on the device's
+clock."""
 ALL_LAUNCHES_WAIT = 0.9
 """If a larger share of kernels than this ended before their launch returned, CUDA_LAUNCH_BLOCKING is on."""
 LATENCY_NS = 5_000
@@ -38,8 +50,8 @@ LATENCY_NS = 5_000
 
 MADE = "create-on-cpu-then-move"
 WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
-"""Causes that a replay can leave out: waits for the device, for copies to the device and for the loader; pinning;
-tensors that are made on the host, with their copies."""
+"""Causes that a replay can leave out: waits for the device, for copies to the device and for the loader;
+pinning; tensors that are made on the host, with their copies."""
 
 DEVICE, HOST = "device", "host"
 """A replay can also leave out all of the device's computing and copying, or all of the host's own time."""
@@ -55,7 +67,8 @@ class Change:
     Args:
         without: the cause to leave out: one of `WITHOUT`, `DEVICE` or `HOST`.
         lengths: for each device span the factor of its length; None for a factor of 1.
-        host: disjoint intervals, and the factor by which the host's own time in these intervals is multiplied.
+        host: disjoint intervals, and the factor by which the host's own time in these intervals is
+            multiplied.
         loader: factor by which waits for the loader are multiplied.
     """
 
@@ -70,13 +83,14 @@ NOTHING = Change()
 
 @dataclass(slots=True)
 class _Anchor:
-    """A point in the host's time at which the host queues work or waits; between anchors the host's own time passes.
+    """A point in the host's time at which the host queues work or waits; between anchors the host's own time
+    passes.
 
     Args:
         items: items of device work that the host queues here.
         awaited: item that the host waits for here; UNKNOWN if the host waits for no item.
-        after_ns: nanoseconds by which the wait ends after the awaited item; negative if the wait ends earlier, as in
-            copies of pageable memory.
+        after_ns: nanoseconds by which the wait ends after the awaited item; negative if the wait ends
+            earlier, as in copies of pageable memory.
         cause: the cause of the wait, one of `WITHOUT`.
     """
 
@@ -94,7 +108,8 @@ class _Item:
     """One piece of device work.
 
     Args:
-        before: previous item on the same stream; `held_by`: the item whose end this item waited for; UNKNOWN for none.
+        before: previous item on the same stream; `held_by`: the item whose end this item waited for; UNKNOWN
+            for none.
         lag_ns: nanoseconds from the launch, or from the end of the item `held_by`, to the start of this item.
     """
 
@@ -106,13 +121,15 @@ class _Item:
 
 
 def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Timeline, float]:
-    """Return the timeline with the host sped up so that a step takes `step_s`, and the factor of this speed-up.
+    """Return the timeline with the host sped up so that a step takes `step_s`, and the factor of this
+    speed-up.
 
     Args:
         wait_s: seconds that an unrecorded step waits for its loader; None to leave these waits as they are.
 
     Returns:
-        The unchanged timeline and 1 if the timeline has no steps or no launches, or its steps are already that short.
+        The unchanged timeline and 1 if the timeline has no steps or no launches, or its steps are already
+        that short.
     """
     if (again := replay(timeline, wait_s)) is None:
         return timeline, 1.0
@@ -127,11 +144,12 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """Return the share of a step that replays save without each cause of `WITHOUT`, without `DEVICE`, without `HOST`.
+    """Return the share of a step that replays save without each cause of `WITHOUT`, without `DEVICE`, without
+    `HOST`.
 
-    The saving without a wait can exceed the idle time right after the wait, because the host's later work then overlaps
-    the device's work. The saving without `DEVICE` is less than the device's time if the host or the loader sets the
-    pace.
+    The saving without a wait can exceed the idle time right after the wait, because the host's later work
+    then overlaps the device's work. The saving without `DEVICE` is less than the device's time if the host or
+    the loader sets the pace.
 
     Args:
         wait_s, faster: as for `retimed`, and as it returns.
@@ -144,7 +162,8 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
 
 
 def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Replay | None:
-    """Return the timeline, prepared for replays under changes; None if the timeline has no steps or no launches.
+    """Return the timeline, prepared for replays under changes; None if the timeline has no steps or no
+    launches.
 
     Args:
         wait_s, faster: as for `retimed`, and as it returns.
@@ -186,7 +205,9 @@ class Replay:
         self._gaps = self._gaps_before_anchors()
 
     def has(self, cause: str) -> bool:
-        return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
+        return len(self._own_work.get(cause, ())) > 0 or any(
+            anchor.cause == cause for anchor in self._anchors
+        )
 
     def saved(self, change: Change, faster: float | None = None) -> float:
         """Return the share of a step that a change saves; below 0 if the step takes longer with the change.
@@ -199,11 +220,13 @@ class Replay:
         return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
 
     def is_paced_by_device(self, faster: float) -> bool:
-        """Return whether the device sets the pace at this host speed, so that a faster host shortens no step."""
+        """Return whether the device sets the pace at this host speed, so that a faster host shortens no
+        step."""
         return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:
-        """Return the nanoseconds of a step at a host speed, after host and device have reached a steady state."""
+        """Return the nanoseconds of a step at a host speed, after host and device have reached a steady
+        state."""
         old, new, _, end = self._run(faster, change)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
@@ -232,11 +255,14 @@ class Replay:
         return dataclasses.replace(
             self._timeline,
             host=taken(dataclasses.replace(host, start_ns=begin, end_ns=ended), of_host),
-            device=taken(dataclasses.replace(device, start_ns=started, end_ns=stopped, launch=launch), of_device),
+            device=taken(
+                dataclasses.replace(device, start_ns=started, end_ns=stopped, launch=launch), of_device
+            ),
         )
 
     def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
-        """Return the interval of the host's own time before each anchor; an empty interval before a nested anchor."""
+        """Return the interval of the host's own time before each anchor; an empty interval before a nested
+        anchor."""
         was, starts, ends = self._begin_ns, [], []
         for anchor in self._anchors:
             begin = was if anchor.end_ns < was else max(anchor.start_ns, was)
@@ -267,8 +293,11 @@ class Replay:
         lengths[list(spared)] = 0.0
         return lengths.tolist()  # type: ignore[no-any-return]
 
-    def _run(self, faster: float, change: Change) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
-        """Return the host's points in time in recording and replay, and each item's start and end in the replay."""
+    def _run(
+        self, faster: float, change: Change
+    ) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
+        """Return the host's points in time in recording and replay, and each item's start and end in the
+        replay."""
         without, scale = change.without, self._loader_scale * change.loader
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
         lengths, own_ns = self._lengths_ns(change, spared), self._own_ns(faster, change)
@@ -299,7 +328,9 @@ class Replay:
         new.append(now + own_ns[-1])
         return np.array(old, dtype=np.int64), np.maximum.accumulate(np.array(new)), start, end
 
-    def _queue(self, items: list[int], now: float, start: list[float], end: list[float], lengths: list[float]) -> None:
+    def _queue(
+        self, items: list[int], now: float, start: list[float], end: list[float], lengths: list[float]
+    ) -> None:
         for index in items:
             item = self._items[index]
             ready = now + (LATENCY_NS if item.held_by != UNKNOWN else item.lag_ns)
@@ -340,8 +371,8 @@ class Replay:
         alone = []
         for index, launch in enumerate(device.launch.tolist()):
             if launch == UNKNOWN:
-                # Items before the first item with a launch were queued before the recording, and keep their recorded
-                # times.
+                # Items before the first item with a launch were queued before the recording, and keep their
+                # recorded times.
                 if not queued:
                     continue
                 at = int(device.start_ns[index])
@@ -397,17 +428,20 @@ class Replay:
         host = self._timeline.host
         rows = loader_spans(self._timeline)
         rows = rows[host.thread[rows] == working_thread(self._timeline)]
-        rows = rows[(host.start_ns[rows] >= self._begin_ns) & (host.end_ns[rows] <= int(self._steps.end_ns.max()))]
+        rows = rows[
+            (host.start_ns[rows] >= self._begin_ns) & (host.end_ns[rows] <= int(self._steps.end_ns.max()))
+        ]
         self._loader_ns = int((host.end_ns[rows] - host.start_ns[rows]).sum())
         spans = zip(host.start_ns[rows].tolist(), host.end_ns[rows].tolist(), strict=True)
         return [_Anchor(*span, _LOADER, [], cause="loader-bound") for span in spans]
 
 
 def _synchronous(timeline: Timeline) -> set[int]:
-    """Return calls that end after their queued work has ended or, for copies of pageable memory, has long begun.
+    """Return calls that end after their queued work has ended or, for copies of pageable memory, has long
+    begun.
 
-    A short kernel may end before its launch returns although the host did not wait; so either all launches count as
-    waits or none.
+    A short kernel may end before its launch returns although the host did not wait; so either all launches
+    count as waits or none.
     """
     host, device = timeline.host, timeline.device
     rows = np.flatnonzero(device.launch != UNKNOWN)

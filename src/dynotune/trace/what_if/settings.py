@@ -1,10 +1,13 @@
 """Predict the saving of a setting as a range: replay the timeline with the setting's effect.
 
-A setting changes the duration of some device work and the remaining part of the host's own time. Each factor is a
-range: from the most that hardware and compiler allow to the least that small or memory-bound work gains. If the host
-sets the pace, faster kernels save nothing, and vice versa; the replay shows which of the two sets the pace.
+A setting changes the duration of some device work and the remaining part of the host's own time. Each factor
+is a
+range: from the most that hardware and compiler allow to the least that small or memory-bound work gains. If
+the host sets the pace, faster kernels save nothing, and vice versa; the replay shows which of the two sets
+the pace.
 
-The saving of compiling is not predicted: of two measurements, one was above the predicted range and one far below.
+The saving of compiling is not predicted: of two measurements, one was above the predicted range and one far
+below.
 """
 
 import re
@@ -30,22 +33,23 @@ Factors = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """Range of the factor by which a setting multiplies a time: the most helpful and the least helpful case."""
+    """Range of the factor by which a setting multiplies a time: the most helpful and the least helpful
+    case."""
 
     most: float
     least: float
 
 
-# Peaks of Hopper's data sheet are 1 : 7 : 15 for float32, TF32 and half types without sparsity; a product of a few
-# hundred rows is bound by memory, where half types halve the bytes.
+# Peaks of Hopper's data sheet are 1 : 7 : 15 for float32, TF32 and half types without sparsity; a product of
+# a few hundred rows is bound by memory, where half types halve the bytes.
 TF32_OF_FP32 = Range(0.17, 0.5)
 HALF_OF_FP32 = Range(0.09, 0.35)
 HALF_OF_TF32 = Range(0.45, 0.8)
 HALF_OF_POINTWISE = Range(0.55, 1.1)
 """Autocast keeps sums and norms in float32, and adds conversions."""
 CASTS = Range(0.7, 2.0)
-"""Operators that autocast adds per product: conversions of inputs, weights and gradients. A converted weight is kept
-until the region ends, and consecutive products need no conversion in between."""
+"""Operators that autocast adds per product: conversions of inputs, weights and gradients. A converted weight
+is kept until the region ends, and consecutive products need no conversion in between."""
 LAYOUT = Range(0.0, 0.3)
 NHWC_CONVOLUTION = Range(0.6, 1.0)
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
@@ -55,8 +59,8 @@ PINNED_COPY = Range(0.25, 0.6)
 WAIT = Range(0.0, 0.5)
 """Factor of the wait for a loader with enough workers, if each is as fast as the present workers."""
 RECORDED = Range(2.8, 1.7)
-"""Factor by which a host is faster without the recorder and its stacks, for programs that do not show the factor: the
-quartiles of 21 unseen programs that the recorder slowed by more than half."""
+"""Factor by which a host is faster without the recorder and its stacks, for programs that do not show the
+factor: the quartiles of 21 unseen programs that the recorder slowed by more than half."""
 
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in FUSABLE)
@@ -65,7 +69,8 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """Return predicted savings by setting, or by knob if any sufficient value saves as much; none without an effect.
+    """Return predicted savings by setting, or by knob if any sufficient value saves as much; none without an
+    effect.
 
     This function does not check whether the program already has a setting, or works with the setting.
 
@@ -115,7 +120,8 @@ class _Parts:
         return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
-        """Return the intervals of model code on any thread, forward and backward, without optimizers' updates."""
+        """Return the intervals of model code on any thread, forward and backward, without optimizers'
+        updates."""
         host = self.timeline.host
         modules = named(self.timeline, MODULE, HostKind.PYTHON)
         rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
@@ -124,7 +130,8 @@ class _Parts:
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def cast(self) -> tuple[intervals.Set, Range]:
-        """Return the intervals of model code, and the factor by which autocast's conversions lengthen its host time."""
+        """Return the intervals of model code, and the factor by which autocast's conversions lengthen its
+        host time."""
         kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))
@@ -146,13 +153,16 @@ def _both(
     host: tuple[intervals.Set, Range] | None = None,
     without: str = "",
 ) -> Changes:
-    """Return the most and the least helpful change; None if the timeline has no work that the change affects."""
+    """Return the most and the least helpful change; None if the timeline has no work that the change
+    affects."""
     if not any(rows.any() for rows, _ in of_device) and host is None and not without:
         return None
 
     def change(at: int) -> Change:
         lengths = parts.factors(*((rows, factor[at]) for rows, factor in of_device))
-        return Change(without=without, lengths=lengths, host=() if host is None else ((host[0], host[1][at]),))
+        return Change(
+            without=without, lengths=lengths, host=() if host is None else ((host[0], host[1][at]),)
+        )
 
     return change(0), change(1)
 
@@ -182,6 +192,10 @@ _CHANGES: dict[str, Callable[[_Parts], Changes]] = {
     "layout.channels_last=true": _channels_last,
     "optimizer.fused=true": _fused,
     "loader.pin_memory=true": lambda parts: _both(parts, (parts.pageable, PINNED_COPY)),
-    "transfer.non_blocking=true": lambda parts: _both(parts, without="h2d-blocking") if parts.uploads.any() else None,
-    "loader.num_workers": lambda parts: (Change(loader=WAIT.most), Change(loader=WAIT.least)) if parts.loads else None,
+    "transfer.non_blocking=true": lambda parts: (
+        _both(parts, without="h2d-blocking") if parts.uploads.any() else None
+    ),
+    "loader.num_workers": lambda parts: (
+        (Change(loader=WAIT.most), Change(loader=WAIT.least)) if parts.loads else None
+    ),
 }

@@ -701,3 +701,10 @@ def test_blocks_are_judged_by_the_looks_that_the_time_affords_when_a_verdict_wou
     tested = bench.test(FAST, plan, 0.05 / 3, limit_s)
     assert tested.comparison is not None
     assert (tested.comparison.verdict, tested.comparison.num_pairs) == ("faster", num_blocks)
+
+
+def test_a_run_may_take_half_of_a_first_launch_when_no_other_is_known(bench):
+    guessed_s = bench.run_s(BASELINE)
+    assert bench.least_run_s() == guessed_s / 4
+    pilots(bench)
+    assert bench.least_run_s() == bench.run_s(BASELINE)

@@ -306,6 +306,20 @@ def test_search_states_the_launched_number_when_only_the_guess_of_a_run_says_tha
     assert study.confirmed.verdict == "faster" and study.confirmed.num_pairs >= MIN_PAIRS
 
 
+def test_search_states_the_launched_number_when_a_single_setting_is_proved_and_a_start_of_it_is_long() -> (
+    None
+):
+    """Other values of its knob leave nothing to prune; a start of its own would take the time of pairs."""
+    compiled = [candidate(f"compile.mode={mode}", in_process=True) for mode in ("default", "reduce-overhead")]
+    table = Table(
+        {"compile.mode=default": 1.0, "compile.mode=reduce-overhead": 1.1}, start_s=4.0, window_s=4.0
+    )
+    cold_s = {one.id: 40.0 for one in compiled}
+    study, _bench, _ = within(table, compiled, switch_sd=0.01, spent_s=50.0, cold_s=cold_s)
+    assert study.confirmed is not None and not study.confirmed.within
+    assert study.confirmed.verdict == "faster"
+
+
 def test_search_starts_the_recipe_once_when_pairs_were_begun_and_do_not_fit() -> None:
     table = Table({"quick0=1": 0.4}, start_s=36.0, window_s=4.0)
     study, bench, _ = within(table, QUICK[:1], switch_sd=0.01, spent_s=60.0)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from dynotune.schema.arm import BASELINE, Arm, arm
-from dynotune.schema.comparison import MIN_PAIRS
+from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
@@ -54,7 +54,7 @@ CONFIRMING_PAIRS = 2 * MIN_PAIRS
 def prune(work: Search) -> list[Setting]:
     """Return the settings that are worth confirming; empty if there are none."""
     proved = proved_within(work.study)
-    if not work.study.rounds and not fresh_fits(work):
+    if not work.study.rounds and (not fresh_fits(work) or _leaves_nothing_to_prune(work, proved)):
         if proved is not None:
             return _as_launched(work)
         if not _fits_once_measured(work):
@@ -80,6 +80,13 @@ def prune(work: Search) -> list[Setting]:
         return _in_parts(work, _alone(work, first))
     _run(work, first)
     return _in_parts(work, _pruned(work, first))
+
+
+def _leaves_nothing_to_prune(work: Search, proved: Comparison | None) -> bool:
+    """Tell whether a single setting is proved within one process, and only its knob has settings left."""
+    if proved is None or len(proved.candidate_settings) != 1:
+        return False
+    return {one.setting.knob for one in work.alive()} <= {proved.candidate_settings[0].knob}
 
 
 def _without_rounding(work: Search) -> None:

@@ -293,7 +293,9 @@ class RealBench:
         return self._study.run_s or self._guess_s
 
     def least_run_s(self) -> float:
-        return self.run_s(BASELINE) / self._of_first_launch
+        is_known = any(trial.arm == BASELINE.key for trial in self._study.trials)
+        # Without a run, the guess is that a first launch may take still longer than the diagnosis's own.
+        return self.run_s(BASELINE) / self._of_first_launch / (1.0 if is_known else FIRST_LAUNCH)
 
     @property
     def _of_first_launch(self) -> float:

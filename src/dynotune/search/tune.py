@@ -42,7 +42,7 @@ from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import BaseRecipe, BreakEven, Study
 from dynotune.search import asked, sharing
-from dynotune.search.bench import Hosts
+from dynotune.search.bench import FIRST_LAUNCH, Hosts
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
 from dynotune.search.outcomes import FAILURES
@@ -377,7 +377,7 @@ def _guess_s(study: Study) -> float:
     timing = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.steps
     if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
         return UNKNOWN_RUN_S
-    return 2 * timing.time_to_first_step_s + timing.window_s
+    return FIRST_LAUNCH * timing.time_to_first_step_s + timing.window_s
 
 
 # Results of a finished study

@@ -135,11 +135,12 @@ def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[
         steps = STEPS_OF_THE_LOADERS if delay.part == "loader" else STEPS_OF_A_BLOCK
         return steps * num_blocks * step_s * (1 + SHARES[0] / 2)
 
+    small_s = max(LEAST_DELAY_S, SHARES[0] * step_s)
     both_s = len(SHARES) * sum(cost_s(delay, FEWEST_BLOCKS) for delay in delays)
     if both_s <= budget_s:
-        return [DelayArm(delay, max(LEAST_DELAY_S, share * step_s)) for share in SHARES for delay in delays]
+        # The sizes differ also for a step that is shorter than the least delay.
+        return [DelayArm(delay, small_s * share / SHARES[0]) for share in SHARES for delay in delays]
     is_short = any(delay.part == "loader" for delay in delays[1:]) and both_s > len(SHARES) * BUDGET_S
-    small_s = max(LEAST_DELAY_S, SHARES[0] * step_s)
     wanted = [
         DelayArm(delay, small_s, 1 if is_short and delay.part == "loader" else FEWEST_BLOCKS)
         for delay in delays

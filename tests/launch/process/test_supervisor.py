@@ -233,6 +233,36 @@ def test_a_command_that_failed_to_start_and_was_reaped_with_the_signals_is_told(
     assert (found.stdout.split(), found.returncode) == (["exec", "2", "False"], 0), found.stderr
 
 
+STOPS_BEFORE_SIGNALS_ARE_TAKEN = """
+import os, signal, sys
+from dynotune.launch.process import supervisor
+
+class Inbox:
+    def take(self):
+        # The command has started, and stopped itself at once.
+        os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOWAIT)
+        return [signal.SIGCHLD]
+
+class Messages:
+    def send(self, message):
+        print(*message)
+
+order = {
+    "command": ["sh", "-c", "kill -STOP $$"], "executable": "/bin/sh", "env": {}, "cwd": "/", "own_group": False,
+    "view": None, "ignored": [], "blocked": [], "nice": 0, "end_the_rest": True,
+}
+made = supervisor.Supervisor(order, Messages(), Inbox())
+print(made.start())
+os.kill(made._command, signal.SIGKILL)
+"""
+
+
+def test_a_start_is_told_before_a_stop_when_the_command_stops_at_once():
+    words = [sys.executable, "-c", STOPS_BEFORE_SIGNALS_ARE_TAKEN]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (found.stdout.split(), found.returncode) == (["pid", "stopped", "True"], 0), found.stderr
+
+
 @pytest.mark.parametrize("call", ["os.setsid()", "os.setpgid(0, 0)", "os.setpgrp()"])
 def test_a_command_begins_a_session_or_a_group_when_it_asks_for_one(cwd, run_dir, call):
     code = f"import os\n{call}\nprint(os.getpgrp() == os.getpid())"

@@ -72,7 +72,8 @@ class Supervisor:
         self._exit: dict[str, int] | None = None
         self._kill_at_s: float | None = None
         self._childless = False
-        self._stopped = False
+        self._is_told = False
+        self._stopped, self._stopped_by = False, 0
         self._refused_since_s: float | None = None
         self._left: list[int] = []
         self._witnessed_s: dict[int, float] = {}
@@ -117,6 +118,9 @@ class Supervisor:
             self._messages.send(json.loads(failure))
             return False
         self._messages.send({"pid": self._command})
+        self._is_told = True
+        if self._stopped:
+            self._messages.send({"stopped": self._stopped_by})
         return True
 
     def serve(self) -> None:
@@ -170,7 +174,11 @@ class Supervisor:
     def _command_changed(self, code: int, status: int) -> None:
         if code == os.CLD_STOPPED:
             self._stopped = True
-            self._messages.send({"stopped": status})
+            # A command can stop before dynotune has learnt that it started, which is always the first message.
+            if self._is_told:
+                self._messages.send({"stopped": status})
+            else:
+                self._stopped_by = status
         elif code == os.CLD_CONTINUED:
             self._stopped = False
             # Someone continued the command alone. Without this, the shell would not notice that its job goes

@@ -248,8 +248,8 @@ class Messages:
         print(*message)
 
 order = {
-    "command": ["sh", "-c", "kill -STOP $$"], "executable": "/bin/sh", "env": {}, "cwd": "/", "own_group": False,
-    "view": None, "ignored": [], "blocked": [], "nice": 0, "end_the_rest": True,
+    "command": ["sh", "-c", "kill -STOP $$"], "executable": "/bin/sh", "env": {}, "cwd": "/",
+    "own_group": False, "view": None, "ignored": [], "blocked": [], "nice": 0, "end_the_rest": True,
 }
 made = supervisor.Supervisor(order, Messages(), Inbox())
 print(made.start())

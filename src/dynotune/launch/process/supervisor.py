@@ -174,7 +174,7 @@ class Supervisor:
     def _command_changed(self, code: int, status: int) -> None:
         if code == os.CLD_STOPPED:
             self._stopped = True
-            # A command can stop before dynotune has learnt that it started, which is always the first message.
+            # A command can stop before dynotune has learnt that it started, the first message.
             if self._is_told:
                 self._messages.send({"stopped": status})
             else:

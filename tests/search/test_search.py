@@ -349,6 +349,20 @@ def test_search_proves_the_part_of_a_bundle_that_helps_when_another_part_costs_a
     assert recipe(study) & {"quick0=1", "quick1=1"} == {"quick0=1"}, study.verdict
 
 
+@pytest.mark.parametrize(("num_cores", "has_both"), [(2, False), (16, True)])
+def test_search_leaves_threads_out_of_the_bundle_when_workers_need_the_cores(
+    num_cores: int, has_both: bool
+) -> None:
+    """There is time to confirm a bundle, and none to find out which of its settings it needs."""
+    settings = ("loader.num_workers=2", "host.num_threads=2")
+    together = {frozenset(settings): 0.0 if has_both else -0.55}
+    gains = {"loader.num_workers=2": 0.5, "host.num_threads=2": 0.1}
+    table = Table(gains, together, start_s=3.0, window_s=3.0)
+    asked = replace(study_of(map(candidate, settings)), facts={"host.num_cores": num_cores})
+    study, _bench, _ = run(asked, table, budget_s=75.0, noise=SOME_NOISE)
+    assert recipe(study) == (set(settings) if has_both else {"loader.num_workers=2"})
+
+
 # Prune
 
 

@@ -10,6 +10,7 @@ from dynotune.measure.bench import Journal
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import Comparison
+from dynotune.schema.facts import Facts
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BlockResult, Candidate, Estimate, HostBlock, Phase, Study, Trial
 
@@ -44,6 +45,23 @@ def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> li
     needed = {one.id: one.needs for one in candidates if one.needs}
     ids = set(map(str, settings))
     return [one for one in settings if str(one) not in needed or not ids.isdisjoint(needed[str(one)])]
+
+
+def within_cores(settings: Sequence[Setting], facts: Facts) -> list[Setting]:
+    """Return the settings without threads of operators for which the loader's workers leave no cores.
+
+    Each can help by itself, and together they take the cores from each other.
+    """
+    chosen = {one.knob: one.value for one in settings}
+    workers, threads = chosen.get("loader.num_workers"), chosen.get("host.num_threads")
+    affinity, cores = facts.get("host.affinity"), facts.get("host.num_cores")
+    known = [len(affinity)] if isinstance(affinity, list) else []
+    known += [cores] if isinstance(cores, int) else []
+    usable = min(known, default=0)
+    if not (isinstance(workers, int) and isinstance(threads, int) and usable):
+        return list(settings)
+    is_too_many = workers > 0 and workers + threads > usable
+    return [one for one in settings if not (is_too_many and one.knob == "host.num_threads")]
 
 
 def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -24,7 +24,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
-from dynotune.search.bench import FIRST_LAUNCH, complete, each_left_out, needed_first
+from dynotune.search.bench import FIRST_LAUNCH, complete, each_left_out, needed_first, within_cores
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.parts import exact_arm, parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding
@@ -174,7 +174,8 @@ def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
     def gain(one: Candidate) -> float:
         return alone_there[one.key].speedup if one.key in alone_there else 0.0
 
-    return complete([max(values, key=gain).setting for values in by_knob.values()], ordered)
+    best = [max(values, key=gain).setting for values in by_knob.values()]
+    return complete(within_cores(best, work.study.facts), ordered)
 
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:

@@ -19,7 +19,7 @@ from dynotune.schema.comparison import MAX_PAIRS, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import Tested, complete
+from dynotune.search.bench import Tested, complete, within_cores
 from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 
@@ -79,14 +79,14 @@ def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
 
     They are for the check of results, and for fresh pairs that state the speed-up, or else for one start.
     """
-    left_s, check_s = work.bench.left_s(), work.bench.check_s(arm(_bundle(quick)))
+    left_s, check_s = work.bench.left_s(), work.bench.check_s(arm(_bundle(work.study, quick)))
     needed_s = check_s + stating_s(work)
     return needed_s if needed_s <= STATING_SHARE * left_s else _start_s(work, quick)
 
 
 def _start_s(work: Search, quick: Sequence[Candidate]) -> float:
     """Return the seconds for the check of results and for one start with the settings."""
-    needed_s = work.bench.check_s(arm(_bundle(quick))) + work.bench.run_s(BASELINE)
+    needed_s = work.bench.check_s(arm(_bundle(work.study, quick))) + work.bench.run_s(BASELINE)
     left_s = work.bench.left_s()
     return needed_s if needed_s <= STATING_SHARE * left_s else min(needed_s, LAUNCH_SHARE * left_s)
 
@@ -115,7 +115,7 @@ def fresh_s(work: Search, alive: Sequence[Candidate] | None = None) -> float:
     """Return the seconds that fresh pairs take to prove a recipe, by default of all candidates without an
     outcome."""
     alive = in_predicted_order(work) if alive is None else alive
-    check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
+    check_s = work.bench.check_s(arm(_bundle(work.study, alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
 
 
@@ -152,7 +152,7 @@ def fastest(study: Study, proofs: Sequence[Comparison]) -> Comparison | None:
 
 def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
     """Test the bundle: first without settings that compile, for an answer within seconds; then with them."""
-    bundle = complete(_bundle(quick), quick)
+    bundle = complete(_bundle(work.study, quick), quick)
     compiling = _compiling(quick)
     eager = arm(complete([one for one in bundle if one not in compiling], quick))
     # If the bundle's own way to compile does not run, a milder one replaces it.
@@ -277,7 +277,7 @@ def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
     each setting alone. Otherwise: each setting alone, then the bundle and its parts. Every arm that compiles
     has to compile again, so there are few of these.
     """
-    bundle = _bundle(quick)
+    bundle = _bundle(study, quick)
     eager = [one for one in bundle if one not in _compiling(quick)]
     without = [arm(one for one in eager if one != setting) for setting in eager]
     exact = [one for one in bundle if one not in rounding(study, bundle)]
@@ -291,8 +291,9 @@ def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
     return {one.setting for one in quick if one.setting.knob == "compile.mode"}
 
 
-def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
-    return list({one.setting.knob: one.setting for one in reversed(quick)}.values())[::-1]
+def _bundle(study: Study, quick: Sequence[Candidate]) -> list[Setting]:
+    first_of_each = {one.setting.knob: one.setting for one in reversed(quick)}.values()
+    return within_cores([*first_of_each][::-1], study.facts)
 
 
 def _hopeless(
@@ -301,7 +302,7 @@ def _hopeless(
     """Return the outcomes of settings that gain nothing alone, nor together with the remaining settings."""
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
-    rest = [one for one in _bundle(quick) if one not in compiling]
+    rest = [one for one in _bundle(study, quick) if one not in compiling]
     by_gain = sorted(quick, key=lambda one: known[one.key].speedup if one.key in known else math.inf)
     for one in sorted(by_gain, key=lambda one: one.setting in compiling):
         single = known.get(one.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -40,7 +41,23 @@ def schemas() -> dict[str, str]:
 
 
 def _text(document: type[msgspec.Struct]) -> str:
-    return json.dumps(msgspec.json.schema(document, schema_hook=_as_written), indent=1, sort_keys=True) + "\n"
+    schema = _cleaned(msgspec.json.schema(document, schema_hook=_as_written))
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def _cleaned(schema: Any) -> Any:
+    """Return the schema as any msgspec writes it.
+
+    Since 0.23, docstrings lack the code's indentation, and an object says which names it may have.
+    """
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    cleaned = {name: _cleaned(each) for name, each in schema.items() if name != "propertyNames"}
+    if isinstance(cleaned.get("description"), str):
+        cleaned["description"] = inspect.cleandoc(cleaned["description"])
+    return cleaned
 
 
 def _as_written(type_: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_a_number_that_json_does_not_know_is_none_beside_bytes_too(number):
         (b"1" * 5000, "111… is not a number that it may hold"),
         (b"-" + b"9" * 20, "is not a number that it may hold"),
         (b'["\\ud800", NaN]', "NaN is not a number"),
-        (b'"\xff"', "byte 0 is no UTF-8"),
+        (b'"\xff"', "byte 19 is no UTF-8"),
         (b'"\\ud800', "is not a complete JSON document"),
         (b"", "malformed"),
     ],

@@ -86,11 +86,23 @@ def parse(raw: bytes | str, type_: Any = Any) -> Any:
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
         if not _RARE.search(raw):
-            return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
+            return _decoded(raw, type_)
         plain = json.loads(raw.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_number)
     except (UnicodeError, RecursionError) as error:
         raise ValueError(in_words(error)) from None
     return convert(plain, type_, str_keys=True)
+
+
+def _decoded(raw: bytes, type_: Any) -> Any:
+    """Decode JSON. Raises UnicodeDecodeError where it is no UTF-8, with the place in `raw`.
+
+    msgspec up to 0.22 names the place in the text of a value, and later ones name none.
+    """
+    try:
+        return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        raw.decode()
+        raise
 
 
 @overload

@@ -99,5 +99,9 @@ def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[P
 def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) -> list[_Decoded]:
     try:
         return decoder.decode(text)
-    except UnicodeDecodeError:  # the profiler cut this name inside a UTF-8 character
-        return decoder.decode(bytes(text).decode(errors="replace").encode())
+    except (UnicodeDecodeError, msgspec.DecodeError):  # the latter since msgspec 0.23
+        legible = bytes(text).decode(errors="replace").encode()
+        if legible == text:
+            raise
+        # The profiler cut a name inside a UTF-8 character.
+        return decoder.decode(legible)

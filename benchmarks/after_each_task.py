@@ -1,8 +1,8 @@
 """How long a step takes after each thing that dynotune does to a running program: is the process still the
 user's?
 
-    python benchmarks/after_each_task.py [--device cuda] [--windows 4] [--window-s 1.0] [--out FILE] [--
-    COMMAND …]
+    python benchmarks/after_each_task.py [--device cuda] [--windows 4] [--window-s 1.0] [--out FILE]
+        [-- COMMAND …]
 
 One live run of a command (by default a small GPT) is timed in windows, then carries out one task after
 another, with windows after each: a recording, a recording with stacks, a record of the allocator, and blocks

@@ -1,7 +1,8 @@
 """What the agent costs a step: blocks of the same loop with its covers on and off, in one process.
 
     python benchmarks/agent_overhead.py [--device cuda] [--processes 3] [--pairs 100] [--tree NAME=FOLDER]
-    [--live] python benchmarks/agent_overhead.py --ranks 2 --kind train --device cuda
+        [--live]
+    python benchmarks/agent_overhead.py --ranks 2 --kind train --device cuda
 
 Two processes of one program differ by more than what is to be seen here, so the covers are taken off and put
 back within one: hooks of optimizers, `__next__` of loaders, the call of the root's class. The step has been

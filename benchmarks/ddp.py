@@ -1,7 +1,8 @@
 """Compare settings of DistributedDataParallel in fresh runs, and tell the exchange that bounds their gain.
 
-    python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--blocks 4] [--time-limit 520] [--out
-    FILE] python benchmarks/ddp.py --diagnose ...
+    python benchmarks/ddp.py [--device cuda] [--ranks 2] [--only gpt] [--blocks 4] [--time-limit 520]
+        [--out FILE]
+    python benchmarks/ddp.py --diagnose ...
 
 A block is a run of the net as it is and one of each setting, in random order, and the next block in the
 opposite order: all settings share the baseline's runs. Each setting's verdict is that of its pairs, as

@@ -1,9 +1,10 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with
 none.
 
-    python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 | --draw
-        SEED] [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER] [--replay FOLDER
-        [--record FOLDER]] [--out FILE]
+    python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 |
+        --draw SEED]
+        [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER]
+        [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of lab/faults is diagnosed as a user would, in processes of their own. The programs and what they
 plant were written without knowledge of the rules. Of each:

@@ -7,9 +7,9 @@ Simulated, with the shipped `judge`, asked at every look as the protocol does:
 Real, comparing a command with itself (a variable that nobody reads; within one run, a setting that does
 nothing there):
 
-    python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py python
-    benchmarks/false_verdicts.py --real 40 --nothing matmul.fp32_precision=high --options '--in-process only'
-    \
+    python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
+    python benchmarks/false_verdicts.py --real 40 --nothing matmul.fp32_precision=high \\
+        --options '--in-process only' \
         --command python examples/train_small.py
 
 `--lanes N` makes N of them at a time, each on cores of its own.

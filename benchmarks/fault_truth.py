@@ -1,7 +1,7 @@
 """What the planted faults truly cost: each program alone, with its fault and without, in turns.
 
-    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--only sync_item:60] [--out
-    FILE]
+    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--only sync_item:60]
+        [--out FILE]
 
 The share of a dose is 1 - T(dose 0) / T(dose), one value a repeat. FILE is written after every run, and runs
 that it holds are not done again.

@@ -2,7 +2,7 @@
 baseline.
 
     python benchmarks/launched.py [--device cuda] [--only NET]… [--pairs 3] [--blocks-only] [--until-s S]
-    [--out FILE]
+        [--out FILE]
 
 One live run of each program is diagnosed as `tune` does it: the plain window is timed, steps are recorded,
 and then each arm is compared in blocks. `shift` is the time of the baseline's step in these blocks over that

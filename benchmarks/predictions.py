@@ -1,8 +1,9 @@
 """Whether what the timeline predicts of settings comes true: each setting switched on and off within one live
 run.
 
-    python benchmarks/predictions.py KEPT [--programs FOLDER | --sources FOLDER] [--device cuda] [--only
-        NAME]… [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
+    python benchmarks/predictions.py KEPT [--programs FOLDER | --sources FOLDER] [--device cuda]
+        [--only NAME]…
+        [--draw SEED] [--lanes 1] [--gpus 1] [--limit-s 80] [--budget-s S] [--out FILE]
 
 KEPT is the folder that diagnosis_accuracy.py filled by `--keep`, and the programs are the same: their traces
 are read and run again by today's code; of one without traces the kept predictions are taken. Every setting

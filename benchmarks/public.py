@@ -1,8 +1,9 @@
 """What `dynotune tune` finds in three minutes, of programs that nobody of this project wrote, as they are
 published.
 
-    python benchmarks/public.py --sources FOLDER --device cuda [--plan] [--only NAME]… [--part KIND]… [--lanes
-        N | --lane I/N] [--budget-s S] [--tune-s S] [--out FILE] [--work FOLDER] [--keep FOLDER] [--no-lock]
+    python benchmarks/public.py --sources FOLDER --device cuda [--plan] [--only NAME]… [--part KIND]…
+        [--lanes N | --lane I/N] [--budget-s S] [--tune-s S] [--out FILE] [--work FOLDER] [--keep FOLDER]
+        [--no-lock]
 
 FOLDER holds these repositories, each by its name:
 

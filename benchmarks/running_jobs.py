@@ -1,7 +1,7 @@
 """How often `diagnose --pid` names the right part of programs that are started bare and asked while they run.
 
-    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after S] [--out
-    FILE]
+    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after S]
+        [--out FILE]
 
 Each program of lab/faults runs at its largest dose, and the clean ones at dose 0. `--dose` is that of
 programs with a fault of the loader, for a machine that others use as well: what is computed takes longer

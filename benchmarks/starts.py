@@ -1,8 +1,8 @@
 """Seconds that measured starts of a command take, under an old source tree and a new one, in turn on one
 machine.
 
-    python benchmarks/starts.py --old FOLDER [--new FOLDER] [--small] [--only PROGRAM] [--budget 330] [--out
-    FILE]
+    python benchmarks/starts.py --old FOLDER [--new FOLDER] [--small] [--only PROGRAM] [--budget 330]
+        [--out FILE]
 
 Each FOLDER holds the package `dynotune`. Three programs are started: a GPT trainer, examples/train_images.py
 and a Transformers Trainer. PYTHONDONTWRITEBYTECODE=1 is set, as in many containers, and both trees begin

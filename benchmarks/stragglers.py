@@ -1,8 +1,10 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
-    python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input
-        …] [--slow 1] [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep
-        DIR] [--out FILE]
+    python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200]
+        [--phases input …]
+        [--slow 1] [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S]
+        [--keep DIR]
+        [--out FILE]
 
 Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank (or `--slow` of them)
 waits `--delays` milliseconds a step in one phase, has longer samples (`length`), or shares its core with many

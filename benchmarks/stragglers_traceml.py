@@ -2,7 +2,7 @@
 right.
 
     PYTHONPATH=... python benchmarks/stragglers_traceml.py [--device cpu] [--ranks 2] [--delays 100 200]
-    [--budget S]
+        [--budget S]
 
 `traceml-ai` must be importable. The steps are marked as its guide says; the last lines of its summary, the
 verdict and its reason are kept. One result grows over several calls.

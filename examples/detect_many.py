@@ -1,7 +1,8 @@
 """Finds objects in many live sources at once, in batches of the frames that are there.
 
-    python examples/detect_many.py cam1.mp4 cam2.mp4 --weights yolo11n.pt --device cuda --half --batch 1 2 4 8
-    16 python examples/detect_many.py --cameras 8 --fps 30        # made-up cameras
+    python examples/detect_many.py cam1.mp4 cam2.mp4 --weights yolo11n.pt --device cuda --half \\
+        --batch 1 2 4 8 16
+    python examples/detect_many.py --cameras 8 --fps 30        # made-up cameras
 
 What a video and weights need stands in detect_video.py.
 """

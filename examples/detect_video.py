@@ -1,7 +1,7 @@
 """Finds objects in a video or in what a camera sees, while the next frames are read and uploaded.
 
-    python examples/detect_video.py VIDEO --weights yolo11n.pt --device cuda --half python
-    examples/detect_video.py                       # a white square on grey, and a network that finds white
+    python examples/detect_video.py VIDEO --weights yolo11n.pt --device cuda --half
+    python examples/detect_video.py  # a white square on grey, and a network that finds white
 
 A video needs OpenCV (`pip install opencv-python-headless`), weights need Ultralytics (AGPL-3.0, `pip install
 ultralytics`); dynotune needs neither.

@@ -2,7 +2,7 @@
 something.
 
     python precise.py NAME fit|infer|train --weights FILE [--size small] [--device cuda] [--first 0]
-    [--planted KIND]
+        [--planted KIND]
 
 `fit` trains, and keeps weights in FILE; `infer` and `train` go on until they are ended. Weights are random
 before

@@ -9,7 +9,7 @@ nothing there):
 
     python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
     python benchmarks/false_verdicts.py --real 40 --nothing matmul.fp32_precision=high \\
-        --options '--in-process only' \
+        --options '--in-process only' \\
         --command python examples/train_small.py
 
 `--lanes N` makes N of them at a time, each on cores of its own.

@@ -12,6 +12,7 @@ from dynotune.measure.live import lane_order
 from dynotune.schema.arm import arm
 from dynotune.schema.errors import CommandFailed
 from dynotune.schema.setting import Setting
+from dynotune.search import beside
 from dynotune.search.beside import STEPS, Beside
 from lab.search.simulated_bench import SimulatedBench, searched
 from lab.search.studies import candidate, study_of
@@ -25,6 +26,10 @@ COMPILED = arm([Setting("compile.mode", "default")])
 def no_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cores of these tests are made up."""
     monkeypatch.setattr(lane_order.os, "sched_setaffinity", lambda pid, cpus: None)
+    siblings = [[0, 2], [1, 3]]
+    monkeypatch.setattr(
+        beside.probe.host, "cores", lambda cpus: [each for each in siblings if {*each} & {*cpus}]
+    )
 
 
 def with_steps(num: int) -> list[SimpleNamespace]:
@@ -38,18 +43,18 @@ def test_second_start_takes_half_of_the_cores_and_ends_after_its_first_steps() -
         seen.append((one, lane.cpus, enough([]), enough(with_steps(STEPS - 1)), enough(with_steps(STEPS))))
 
     told = Silent()
-    beside = Beside(launch, [3, 1, 2, 0], told)
-    assert beside.begin(COMPILED) and not beside.begin(COMPILED), "one at a time"
-    beside.wait(60.0)
-    assert seen == [(COMPILED, frozenset({2, 3}), False, False, True)]
+    second = Beside(launch, [3, 1, 2, 0], told)
+    assert second.begin(COMPILED) and not second.begin(COMPILED), "one at a time"
+    second.wait(60.0)
+    assert seen == [(COMPILED, frozenset({1, 3}), False, False, True)], "a whole core"
     assert told.said == ["A second start of the command compiles it beside, on 2 cores."]
 
 
 def test_no_second_start_begins_when_it_would_take_cores_from_the_run_that_is_measured() -> None:
-    beside = Beside(lambda *_: pytest.fail("it was launched"), [0, 1, 2], Silent())
-    assert not beside.begin(COMPILED)
-    beside.wait(60.0)
-    beside.end()
+    second = Beside(lambda *_: pytest.fail("it was launched"), [0, 1, 2], Silent())
+    assert not second.begin(COMPILED)
+    second.wait(60.0)
+    second.end()
 
 
 def test_second_start_is_ended_when_it_takes_longer_than_it_may() -> None:
@@ -65,9 +70,9 @@ def test_second_start_is_ended_when_it_takes_longer_than_it_may() -> None:
             ended.set()
 
     told = Silent()
-    beside = Beside(launch, [0, 1, 2, 3], told)
-    assert beside.begin(COMPILED) and running.wait(60.0)
-    beside.wait(0.0)
+    second = Beside(launch, [0, 1, 2, 3], told)
+    assert second.begin(COMPILED) and running.wait(60.0)
+    second.wait(0.0)
     assert ended.is_set() and "was ended" in told.said[-1]
 
 
@@ -76,9 +81,9 @@ def test_second_start_that_fails_is_no_failure_of_the_arm_and_is_said() -> None:
         raise CommandFailed("address already in use", command_exit_code=1, last_lines=[])
 
     told = Silent()
-    beside = Beside(launch, [0, 1, 2, 3], told)
-    assert beside.begin(COMPILED)
-    beside.wait(60.0)
+    second = Beside(launch, [0, 1, 2, 3], told)
+    assert second.begin(COMPILED)
+    second.wait(60.0)
     assert "compiling has its turn in the first one: address already in use" in told.said[-1]
 
 

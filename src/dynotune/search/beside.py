@@ -12,6 +12,7 @@ from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from functools import partial
 
+from dynotune import probe
 from dynotune.launch.records import Record
 from dynotune.measure.live import Outcome, Watcher, lane_order, lanes
 from dynotune.schema.arm import Arm
@@ -39,7 +40,8 @@ class Beside:
 
     def __init__(self, launch: Launch, cpus: list[int], watcher: Watcher) -> None:
         self._launch, self._watcher = launch, watcher
-        self._lane = lanes.Lane(1, "", frozenset(sorted(cpus)[len(cpus) // 2 :]))
+        # Whole cores: two logical processors of one would take time from each other.
+        self._lane = lanes.divide([lanes.WHOLE] * 2, probe.host.cores(cpus))[1]
         self._can = len(cpus) >= FEWEST_CORES
         self._side = lane_order.SideBySide()
         self._begun: Future[str] | None = None

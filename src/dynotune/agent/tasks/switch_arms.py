@@ -16,7 +16,6 @@ each switch, and no stretch is repeated.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from statistics import median
@@ -29,9 +28,10 @@ from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
-from ..sites.loader_router import Router, router_of
+from ..sites.loader_router import router_of
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
+from .queue_level import QueueLevel
 from .results_within import ResultsWithin
 from .task import Task
 
@@ -57,10 +57,6 @@ LONG, LOOKS = 3.0, 32
 # Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for
 # that.
 HOPELESS = 2.5
-# With a candidate that draws the same batches, the queue of ready batches is used up after a switch only if
-# workers might not keep up: if more than this share of them would be busy at the candidate's pace.
-SPARE = 0.5
-MOST_QUEUES = 4  # most steps that use up the queue, in its lengths
 MOST_SPOILT = 3  # blocks that do not count, before the candidate is given up
 SHORT_EPOCHS = (
     "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
@@ -101,9 +97,7 @@ class SwitchArms(Task):
         self._drawn: dict[int, int] = {}
         self._usual: dict[ArmSwitch | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
-        self._busy_shares: list[float] = []  # of the loader's workers, at steps without a candidate
-        self._busy_with: dict[ArmSwitch, float] = {}  # the same, after a stretch with the candidate
-        self._drains: set[ArmSwitch] = set()  # candidates with which workers might not keep up
+        self._queue = QueueLevel(program)
         self._results: dict[ArmSwitch, ResultsWithin] = {}
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
@@ -352,11 +346,10 @@ class SwitchArms(Task):
         if self._has_ranks:
             yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)
             return
-        router = self._router(arm)
-        has_level = router is not None and bool(self._busy_shares) and (arm is None or not arm.num_queued)
+        router, has_level = self._queue.router(arm), self._queue.is_known(arm)
         if has_level:
-            if arm is not None and not self._keeps_up(arm):
-                yield from self._use_up(arm, MOST_QUEUES * queued)
+            if arm is not None and not self._keeps_level(arm):
+                yield from self._queue.settle(arm, queued, lambda: self._pass(arm, 1))
             queued = 0
         quiet, before = 0, self._counters()
         # Wait until workers that are not drawn from are idle; they report how many steps that takes.
@@ -365,7 +358,7 @@ class SwitchArms(Task):
         for number in range(1, WASH_OUT_STEPS + 2 * queued + MOST_RESTLESS_STEPS + 1):
             yield from self._pass(arm, 1)
             now = self._counters()
-            self._look_at_workers(arm)
+            self._queue.look(arm)
             if arm is not None:
                 arm.refuse_failed()
             if not (arm is not None and arm.is_on and arm.compiles):
@@ -382,64 +375,20 @@ class SwitchArms(Task):
         # If nothing was switched on, the program runs in its own way.
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
-    def _use_up(self, arm: ArmSwitch, most_steps: int) -> Stops:
-        """Wait until the number of ready batches neither falls nor rises: then it is what the present pace
-        leaves.
-
-        Both arms draw the same batches, so only their number can favour one of them. Without any, it falls no
-        more.
-        """
-        patience = max(arm.num_workers + 1, self.program.num_queued)
-        lowest, highest, since = math.inf, -math.inf, 0
-        waits = arm.is_on or median(self._busy_shares) >= 1
-        for _ in range(most_steps):
-            yield from self._pass(arm, 1)
-            arm.refuse_failed()
-            num_ready = self.program.loader_router.num_ready()
-            since = since + 1 if lowest <= num_ready <= highest else 0
-            lowest, highest = min(lowest, num_ready), max(highest, num_ready)
-            if since >= patience or (waits and not num_ready):
-                return
-
-    def _router(self, arm: ArmSwitch | None) -> Router | None:
-        """Return the router if it knows how many batches are ready, with this candidate too."""
-        router: Router | None = self.program.loader_router
-        if router is None or not router.sees_loaders:
-            return None
-        return None if arm is not None and arm.num_queued and not arm.draws_elsewhere else router
-
-    def _look_at_workers(self, arm: ArmSwitch | None) -> None:
-        router = self._router(arm)
-        share = None if router is None else router.busy_share()
-        if share is None:
-            return
-        if arm is not None and arm.is_on:
-            self._busy_with[arm] = share
-        else:
-            self._busy_shares.append(share)
-
-    def _keeps_up(self, arm: ArmSwitch | None) -> bool:
+    def _keeps_level(self, arm: ArmSwitch | None) -> bool:
         """Tell whether the loader's queue stays as full as it is when the candidate is switched.
 
-        By Little's law, workers are busy in proportion to the pace at which batches are drawn. A candidate's
-        pace is known only after a stretch, which is timed again if workers might not have kept up.
+        The candidate's pace is known only after a stretch, and taken for the baseline's until then.
         """
-        if arm is None or arm.num_queued or arm in self._drains or not self._busy_shares:
-            return False
-        return max(self._faster(arm) * median(self._busy_shares), self._busy_with.get(arm, 0.0)) <= SPARE
-
-    def _faster(self, arm: ArmSwitch) -> float:
-        """Return the baseline's step time over the candidate's, by their stretches; 1 as long as one is
-        unknown."""
-        known = [[each for each in self._usual.get(which) or [] if each > 0] for which in (None, arm)]
-        return median(known[0]) / median(known[1]) if all(known) else 1.0
+        paces = [[each for each in self._usual.get(which) or [] if each > 0] for which in (None, arm)]
+        return self._queue.is_kept(arm, median(paces[0]) / median(paces[1]) if all(paces) else 1.0)
 
     def _stretch(self, arm: ArmSwitch) -> Stops:
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of
         steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
-            at_epochs, kept_up = self._at_epochs, self._keeps_up(arm)
+            at_epochs, kept_level = self._at_epochs, self._keeps_level(arm)
             before, waited_s = self._counters(), steps.wait_s
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
             pace_before_s = pace_s()
@@ -460,11 +409,11 @@ class SwitchArms(Task):
             )
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
-            self._look_at_workers(arm)
-            if arm.is_on and kept_up and not self._keeps_up(arm):
+            self._queue.look(arm)
+            if arm.is_on and kept_level and not self._keeps_level(arm):
                 # The stretch may have used up batches that were ready: all blocks are timed with the queue's
                 # own level.
-                self._drains.add(arm)
+                self._queue.drain_with(arm)
                 self._usual.pop(arm, None)
                 raise _FromReserve
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):

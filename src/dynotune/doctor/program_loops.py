@@ -101,8 +101,7 @@ def _is_line_of(line: str, function: str, others: list[str]) -> bool:
     """Tell whether a line is of the function, which a trace names with its first line if it began while
     recorded.
 
-    Of functions with one name in one file, the `others` included, the last that begins before the line
-    counts.
+    The last function of one name in a file that begins before the line counts, the `others` included.
     """
     at, first = _number(line), _number(function)
     if not _is_same(line, function):

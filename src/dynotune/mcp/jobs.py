@@ -48,7 +48,7 @@ _ID = re.compile(r"[0-9a-f-]{1,64}")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs as a job: the subcommand's words, the user's command, and the process that runs them.
+    """Work of a job: the subcommand's words, the user's command, and the process that runs them.
 
     `root_digest`: of the root of the server that started the job; the root itself may look like a secret.
     """

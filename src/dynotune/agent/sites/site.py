@@ -80,7 +80,7 @@ class Site:
         self.failure = ""
         """Why the settings failed; a site that has failed does not act any more."""
 
-    # What both uses ask of a site
+    # Both uses ask this of a site
 
     def cannot(self) -> str:
         """Return why the settings cannot act on the program; "" if they can.

@@ -210,7 +210,7 @@ class SwitchArms(Task):
             turns = list(self._alive)
             self._draw.shuffle(turns)
             # Candidates that compile take long the first time, so the others have their first blocks before.
-            # Those that settle at once come first: of the others, the caller may need fewer blocks.
+            # Candidates that settle at once come first: the caller may need fewer blocks of the others.
             turns.sort(key=lambda at: self._arms[at].compiles and not self._arms[at].has_been_on)
             turns.sort(key=lambda at: not self._arms[at].settles_at_once)
             for at in turns:

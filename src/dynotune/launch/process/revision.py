@@ -121,7 +121,7 @@ def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str
                 ),
             )
         (gone if status.startswith("A") else differing).append(name)
-    # Where a file became a folder, or a folder a file, the other one covers it, and nothing has to be hidden.
+    # A file that became a folder, or a folder a file, covers the other one: nothing has to be hidden.
     folders = {above for name in differing for above in _above(name)}
     return differing, [name for name in gone if name not in folders and not _above(name) & set(differing)]
 

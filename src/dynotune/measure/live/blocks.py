@@ -1,4 +1,4 @@
-"""What the stretches of blocks, the data of a comparison within one live run, tell."""
+"""Compute values of the stretches of blocks, which are the data of a comparison within one live run."""
 
 import math
 import statistics

@@ -43,7 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonView(View):
-    """What the page of a comparison shows.
+    """View of the page of a comparison.
 
     Args:
         id, cwd: of the comparison, and the folder in which its command ran.

@@ -22,7 +22,7 @@ MOST_EVIDENCE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingView:
-    """What a page shows of a finding; "" and [] where the finding says nothing.
+    """View of a finding on a page; "" and [] if the finding says nothing.
 
     Args:
         cost: what the finding costs at most.
@@ -49,7 +49,7 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisView(View):
-    """What the page of a diagnosis shows.
+    """View of the page of a diagnosis.
 
     Args:
         num_more: number of findings that are left out.

@@ -27,7 +27,7 @@ class LegendEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyView(View):
-    """What the page of a study shows.
+    """View of the page of a study.
 
     Args:
         id, cwd, begun: of the study; `begun` is "as written" or "as begun".

@@ -16,7 +16,7 @@ Lines = list[tuple[str, list[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What the page of every document shows. Templates lay a view out and compute nothing.
+    """View of the page of any document. Templates lay a view out and compute nothing.
 
     Args:
         command: the words of the user's command, as a shell takes them.

@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,12 +41,13 @@ import numpy.typing as npt
 
 from dynotune.measure.comparison import looks, orders, schedule, stats
 from dynotune.schema import document
-from dynotune.schema.comparison import MAX_PAIRS, PRECISION, Comparison, Pair, Spread
+from dynotune.schema.comparison import MAX_PAIRS, PRECISION, ArmName, Comparison, Drawn, Pair, Spread
 from dynotune.search.confirmation import MOST_SEEN_DF, NOISIER
 from dynotune.search.fit import WIDENED
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
+BLOCKS: dict[ArmName, str] = {"baseline": "ABBA", "candidate": "BAAB"}
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Array]
@@ -144,6 +145,7 @@ class Scenario(NamedTuple):
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         baseline_once: one run of the baseline, and no other, is longer by up to this share.
         precision: pairs go on until the interval is so narrow.
+        unit: pairs of runs; or blocks of four stretches, each as noisy as a run is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
 
@@ -157,6 +159,7 @@ class Scenario(NamedTuple):
     seen: float | None = None
     baseline_once: float = 0.0
     precision: float = math.inf
+    unit: Drawn = "pair"
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -291,14 +294,31 @@ SCENARIOS = (
         for num in (4, 6, 12)
     ),
     *(
-        Scenario(
-            f"A/A, blocks within one run, autocorrelation {rho}, at most {num}",
-            autocorrelated(rho),
-            max_pairs=num,
-            at_most=FALSE,
+        Scenario(f"A/A, at most {num} blocks, {name}", noise, max_pairs=num, unit="block", at_most=FALSE)
+        for name, noise in (
+            ("normal", normal),
+            ("heavy tails (t3)", student_t3),
+            ("linear drift", linear_drift),
+            ("random walk", random_walk),
+            ("autocorrelation 0.4", autocorrelated(0.4)),
+            ("autocorrelation 0.7", autocorrelated(0.7)),
+            ("two modes that last", lasting_modes),
+            ("stalls in 10% of stretches", stalls),
+            ("everything", everything),
         )
-        for rho in (0.2, 0.4)
-        for num in (4, 12)
+        for num in (3, 4, 6, 12)
+    ),
+    *(
+        Scenario(
+            f"{name}, at most {num} blocks, sd 12%",
+            normal,
+            sd=0.12,
+            speedup=speedup,
+            max_pairs=num,
+            unit="block",
+        )
+        for name, speedup in (("1.5 times as fast", 1.5), ("twice as fast", 2.0), ("2.7 times as fast", 2.7))
+        for num in (3, 4)
     ),
 )
 
@@ -308,7 +328,8 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     index, chunk, num, seed = job
     scenario = SCENARIOS[index]
     draw = np.random.default_rng([seed, index, chunk])
-    log_s = scenario.sd / math.sqrt(2) * scenario.noise(draw, num, 2 * scenario.max_pairs)
+    num_values = {"pair": 2, "block": len(BLOCKS["baseline"])}[scenario.unit] * scenario.max_pairs
+    log_s = scenario.sd / math.sqrt(2) * scenario.noise(draw, num, num_values)
     stalled = draw.random(log_s.shape) < 0.1
     stall = stalled * np.log1p(draw.uniform(0.05, 0.30, log_s.shape)) * scenario.candidate_stalls
     verdicts: collections.Counter[str] = collections.Counter()
@@ -331,23 +352,27 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
 
 def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
+    how: dict[str, Any] = {
+        "max_pairs": scenario.max_pairs,
+        "precision": scenario.precision,
+        "unit": scenario.unit,
+    }
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
-        judgement = stats.judge(
-            pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision
-        )
+        judgement = stats.judge(pairs[:look], seen=seen, **how)
         if judgement.finished:
             return judgement
-    return stats.judge(
-        pairs[:last], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision, ended=True
-    )
+    return stats.judge(pairs[:last], seen=seen, **how, ended=True)
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
-    """Pairs in order of time: run 2k comes before run 2k + 1, whichever arm it is."""
+    """Pairs in order of time, each of two runs, or of the four stretches of a block."""
     for k, first in enumerate(orders(scenario.max_pairs, seed)):
-        base, cand = (2 * k, 2 * k + 1) if first == "baseline" else (2 * k + 1, 2 * k)
-        candidate_s = math.exp(log_s[cand] + stall[cand]) / scenario.speedup
-        yield Pair(first=first, baseline_s=math.exp(log_s[base]), candidate_s=candidate_s)
+        order = BLOCKS[first] if scenario.unit == "block" else BLOCKS[first][:2]
+        own_s, longer = (each.reshape(-1, len(order))[k] for each in (log_s, stall))
+        base = [at for at, arm in enumerate(order) if arm == "A"]
+        cand = [at for at, arm in enumerate(order) if arm == "B"]
+        candidate_s = float(np.exp(own_s[cand] + longer[cand]).mean()) / scenario.speedup
+        yield Pair(first=first, baseline_s=float(np.exp(own_s[base]).mean()), candidate_s=candidate_s)
 
 
 def run_simulation(num: int, seed: int, processes: int) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from dynotune.search.guards import Guards
 from dynotune.text import words
 
 UNDECIDED = 2
-"""Blocks that leave nothing to estimate the noise from, and so give no verdict whatever they are."""
+"""Blocks from which the noise is hardly known: more are needed whatever they are."""
 NUM_RESULTS = 3
 """Calls of an arm within a live run whose results are compared."""
 
@@ -29,9 +29,8 @@ class _Afforded:
     made.
 
     With many looks planned, the first ones decide little: an answer of four blocks of twelve has an interval
-    four times as wide as one of four blocks of four. The first two blocks decide nothing, and the second
-    shows how long a block
-    takes: the first may include compilation.
+    three times as wide as one of four blocks of four. Two blocks decide next to nothing, and the second shows
+    how long a block takes: the first may include compilation.
     """
 
     def __init__(self, plan: Comparison, until_s: float) -> None:

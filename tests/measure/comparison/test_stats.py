@@ -51,6 +51,12 @@ def assert_close(one: SequentialResult, other: SequentialResult) -> None:
         assert one.ci == pytest.approx(other.ci, rel=1e-9)
 
 
+def both_errors(fit: stats._Fit) -> tuple[float, float]:
+    """Return the standard errors with and without the order's effect."""
+    assert fit.with_order is not None
+    return fit.with_order.se, fit.plain.se
+
+
 # What does not change an answer
 
 
@@ -99,7 +105,7 @@ def test_a_constant_difference_between_first_and_second_does_not_move_the_effect
     ]
     fit, fit_moved = stats._fit(pairs_of(even)), stats._fit(pairs_of(moved))
     assert fit_moved.effect == pytest.approx(fit.effect, abs=1e-12)
-    assert fit_moved.se_with_order == pytest.approx(fit.se_with_order, abs=1e-9, nan_ok=True)
+    assert both_errors(fit_moved)[0] == pytest.approx(both_errors(fit)[0], abs=1e-9, nan_ok=True)
 
 
 # Known values, computed another way
@@ -115,8 +121,7 @@ def test_effect_and_error_are_those_of_least_squares_on_the_order(num_pairs: int
     covariance = rss[0] / (num_pairs - 2) * np.linalg.inv(design.T @ design)
     fit = stats._fit(pairs)
     assert fit.effect == pytest.approx(coefficients[0])
-    assert fit.se_with_order == pytest.approx(math.sqrt(covariance[0, 0]))
-    assert fit.se_plain == pytest.approx(scipy_stats.sem(y))
+    assert both_errors(fit) == pytest.approx((math.sqrt(covariance[0, 0]), scipy_stats.sem(y)))
 
 
 def test_the_interval_at_the_last_look_is_student_s() -> None:
@@ -131,6 +136,24 @@ def test_the_interval_at_the_last_look_is_student_s() -> None:
     interval = scipy_stats.t.interval(1 - level, 10, loc=y.mean(), scale=se)
     assert judgement.ci == pytest.approx(tuple(np.exp(interval)), rel=1e-9)
     assert judgement.speedup == pytest.approx(scipy_stats.gmean(np.exp(y)))
+
+
+@pytest.mark.parametrize("num_blocks", [2, 3, 4, 8, 12])
+def test_an_interval_of_blocks_is_student_s_without_the_order_when_all_were_made(num_blocks: int) -> None:
+    blocks = simulated(num_blocks, effect=0.7, sd=0.1, seed=num_blocks)
+    y = [math.log(block.baseline_s / block.candidate_s) for block in blocks]
+    level = nominal_levels(looks(num_blocks), 0.05)[-1]
+    interval = scipy_stats.t.interval(1 - level, num_blocks - 1, loc=np.mean(y), scale=scipy_stats.sem(y))
+    state = stats._state(stats._fit(blocks, unit="block"), level, verdict=None, reason="")
+    assert state.ci == pytest.approx(tuple(np.exp(interval)), rel=1e-9)
+
+
+def test_three_blocks_prove_a_large_gain_that_three_pairs_do_not() -> None:
+    ys = [0.96, 1.14, 0.91]
+    assert judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True).verdict == "undecided"
+    blocks = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True, unit="block")
+    assert blocks.verdict == "faster"
+    assert blocks.ci is not None and blocks.ci[0] > 1.2
 
 
 def order_explains_all(num_pairs: int) -> tuple[list[Pair], stats._Fit]:
@@ -324,9 +347,8 @@ def test_a_spread_from_a_file_is_refused_where_it_cannot_be_one(text: str) -> No
 def test_a_quiet_past_makes_no_variance_smaller(ys: list[float], seed: int, df: int) -> None:
     pairs = pairs_of(ys, seed=seed)
     quiet, alone = stats._fit(pairs, Spread(0.0, df)), stats._fit(pairs)
-    assert quiet.se_plain == pytest.approx(alone.se_plain)
-    if len(ys) > 2:
-        assert quiet.se_with_order == pytest.approx(alone.se_with_order)
+    first = 0 if len(ys) > 2 else 1  # two pairs alone leave nothing to estimate the order's effect from
+    assert both_errors(quiet)[first:] == pytest.approx(both_errors(alone)[first:])
 
 
 def test_at_the_end_pairs_before_the_first_look_count_where_the_spread_is_known() -> None:
@@ -370,7 +392,8 @@ def test_going_on_past_the_last_look_is_refused() -> None:
 
 
 def test_one_pair_that_carries_everything_does_not_pass_the_sign_flip_test() -> None:
-    fit = stats._Fit(6, 0.05, (0.3, 0.01, -0.01, 0.02, -0.01, -0.01), 0.001, 0.001)
+    errors = stats._Error(0.001, 5), stats._Error(0.001, 4)
+    fit = stats._Fit(6, 0.05, (0.3, 0.01, -0.01, 0.02, -0.01, -0.01), *errors)
     verdict, reason = stats._verdict(fit, 0.01, 0.01, 0.01)
     assert verdict is None
     assert "sign-flip" in reason

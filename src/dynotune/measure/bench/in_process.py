@@ -28,7 +28,7 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
-FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
+FEWEST_BLOCKS = 3  # from fewer, the noise is hardly known
 
 
 def why_not(request: CompareRequest) -> str:

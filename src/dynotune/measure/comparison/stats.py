@@ -111,7 +111,8 @@ def judge(
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: continue until the interval is as narrow as this share of a shown difference, while pairs
             are left.
-        unit: what `pairs` are, for the reason's words.
+        unit: what `pairs` are. A block within one run holds both orders, ABBA or BAAB, so no effect of the
+            order is fitted.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the
             level of the next look. These pairs are more correlated with earlier looks than the next look is,
             so chance passes no more often.
@@ -132,11 +133,11 @@ def judge(
     void = _Void(num_voided)
     if void.is_too_many(max_pairs):
         reason = void.as_reason(len(pairs), unit)
-        return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
+        return _state(_fit(pairs, seen, unit), level, verdict="undecided", reason=reason)
 
     settled: SequentialResult | None = None
     for k in range(num_passed):
-        fit = _fit(pairs[: schedule[k]], seen)
+        fit = _fit(pairs[: schedule[k]], seen, unit)
         if settled is not None:
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
         else:
@@ -156,7 +157,7 @@ def judge(
         # Before the first look, require at least what a look has: enough pairs, or a known spread.
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
-        fit, verdict, reason = _fit(pairs, seen), None, ""
+        fit, verdict, reason = _fit(pairs, seen, unit), None, ""
         if len(pairs) > last_look or void.is_too_many(len(pairs)):
             level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
             verdict, reason = _verdict(fit, level, equivalence_level, margin, void, unit)
@@ -164,7 +165,7 @@ def judge(
         return _state(fit, levels[num_passed], verdict=verdict or "undecided", reason=told)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} {unit}s."
-    return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
+    return _state(_fit(pairs, seen, unit), level, verdict=None, reason=reason, next_look=next_look)
 
 
 def judge_comparison(
@@ -179,6 +180,7 @@ def judge_comparison(
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
         precision=precision if comparison.precision is None else comparison.precision,
+        unit="block" if comparison.within else "pair",
         **more,
     )
 
@@ -212,55 +214,63 @@ class _Void(NamedTuple):
         return f"{what}: the GPU was another program's. Measure again when it is free."
 
 
+class _Error(NamedTuple):
+    """Standard error of a mean and its degrees of freedom."""
+
+    se: float
+    df: int
+
+    def half_width(self, level: float) -> float:
+        return math.inf if self.df < 1 else _t_quantile(level, self.df) * self.se
+
+
 class _Fit(NamedTuple):
-    """Log ratios fitted by a mean, and by a mean and the order within the pair.
+    """Log ratios fitted by a mean, and pairs also by a mean and the order within the pair.
 
     Args:
-        effect: mean log ratio, with equal weight for both orders.
-        adjusted: log ratios without the effect of the order.
-        se_with_order, se_plain: standard errors of `effect` with and without the order; NaN without degrees
-            of freedom.
-        seen_df: degrees of freedom that come from other runs.
+        effect: mean log ratio; of pairs with equal weight for both orders.
+        adjusted: log ratios, of pairs without the effect of the order.
+        plain: standard error of `effect` without the order, and its degrees of freedom.
+        with_order: the same with the order, whose effect takes one degree of freedom; None for blocks, each
+            of which holds both orders.
     """
 
     num_pairs: int
     effect: float
     adjusted: tuple[float, ...]
-    se_with_order: float
-    se_plain: float
-    seen_df: int = 0
+    plain: _Error
+    with_order: _Error | None = None
 
     def half_width(self, level: float) -> float:
         """Return half the width of the two-sided interval at `level`; infinite if the noise cannot be
         estimated."""
-        n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
-        if n < 2 or df < 1:
-            return math.inf
-        width = _t_quantile(level, df) * self.se_with_order
-        if n < ORDER_MAY_NARROW_FROM:
-            width = max(width, _t_quantile(level, df + 1) * self.se_plain)
-        return width
+        if self.with_order is None:
+            return self.plain.half_width(level)
+        width = self.with_order.half_width(level)
+        return max(width, self.plain.half_width(level)) if self.num_pairs < ORDER_MAY_NARROW_FROM else width
 
 
-def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
+def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, unit: Drawn = "pair") -> _Fit:
     n = len(pairs)
     y = [_log_ratio(pair) for pair in pairs]
+    if n < 2:
+        return _Fit(n, y[0] if y else math.nan, tuple(y), _Error(math.nan, 0))
+    center = math.fsum(y) / n
+    plain = _Error(math.sqrt(_variance([value - center for value in y], n - 1, seen) / n), n - 1 + seen.df)
+    if unit == "block":
+        return _Fit(n, center, tuple(y), plain)
     groups = {
         first: [value for value, pair in zip(y, pairs, strict=True) if pair.first == first]
         for first in {pair.first for pair in pairs}
     }
     means = {first: math.fsum(group) / len(group) for first, group in groups.items()}
-    effect = math.fsum(means.values()) / len(means) if means else math.nan
+    effect = math.fsum(means.values()) / len(means)
     adjusted = tuple(value - means[pair.first] + effect for value, pair in zip(y, pairs, strict=True))
-
-    se_with_order = se_plain = math.nan
-    if n >= 2:
-        center = math.fsum(y) / n
-        se_plain = math.sqrt(_variance([value - center for value in y], n - 1, seen) / n)
-    if n >= 2 and n - 2 + seen.df > 0:
+    df, se = n - 2 + seen.df, math.nan
+    if df > 0:
         variance = _variance([value - effect for value in adjusted], n - 2, seen)
-        se_with_order = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2
-    return _Fit(n, effect, adjusted, se_with_order, se_plain, seen.df)
+        se = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2
+    return _Fit(n, effect, adjusted, plain, _Error(se, df))
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
@@ -336,7 +346,7 @@ def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: 
 
     if math.isinf(fit.half_width(level)):
         return None
-    sd = fit.se_with_order * math.sqrt(fit.num_pairs)
+    sd = (fit.with_order or fit.plain).se * math.sqrt(fit.num_pairs)
     distances = (
         (abs(fit.effect), float(-ndtri(level / 2)) + POWER_Z),
         (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + POWER_Z),

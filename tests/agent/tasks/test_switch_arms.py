@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynotune.agent.core import stopwatch
 from dynotune.agent.tasks import switch_arms
 from dynotune.agent.tasks.switch_arms import SwitchArms
 from dynotune.agent.tasks.task import NEVER
@@ -49,6 +50,26 @@ class Cuda:
     def synchronize(self, index=None):
         assert not self.capturing, "it would end the program's capture"
         self.num_synchronised += 1
+        self.program.now_s = max(self.program.now_s, self.program.done_s)
+
+    def Event(self, enable_timing):
+        return Event(self.program)
+
+
+class Event:
+    """An event in the only stream of the device, which reaches it once it has done what came before."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def record(self):
+        self.at_s = max(self.program.now_s, self.program.done_s)
+
+    def synchronize(self):
+        self.program.now_s = max(self.program.now_s, self.at_s)
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at_s - self.at_s)
 
 
 class Program:
@@ -56,6 +77,7 @@ class Program:
 
     Args:
         cost_s: told itself and the number of a step; what that takes besides.
+        device_s: that the device takes for a step, which the host does not wait for.
         before: told the same, before the step.
     """
 
@@ -69,8 +91,11 @@ class Program:
         world_size=1,
         step_s=0.0,
         waits=0.0,
+        device_s=0.0,
     ):
         self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
+        self.torch.cuda.program = self
+        self.device_s, self.done_s = device_s, 0.0
         self.cost_s, self.before = cost_s, before
         self.now_s = 0.0
         self.values, self.epoch_began_at = [], None
@@ -111,6 +136,7 @@ class Program:
             self.now_s += 0.01 * (2 if self.torch.slow else 1) / (2 if self.torch.fast else 1) + self.cost_s(
                 self, number
             )
+            self.done_s = max(self.done_s, self.now_s) + self.device_s
             self.program.steps.num_samples += 8
             self.program.steps.num_steps += 1
             if self.program.steps.num_steps >= stop:
@@ -139,7 +165,8 @@ class Program:
 def program(monkeypatch):
     def make(*arms, **options):
         made = Program(*arms, **options)
-        monkeypatch.setattr(switch_arms, "perf_counter", lambda: made.now_s)
+        for module in (switch_arms, stopwatch):
+            monkeypatch.setattr(module, "perf_counter", lambda: made.now_s)
         return made
 
     return make
@@ -410,6 +437,17 @@ def test_the_device_is_synchronised_at_both_ends_of_a_stretch_and_nowhere_else(p
     ran.torch.cuda.initialized = True
     ran.run()
     assert ran.torch.cuda.num_synchronised == 2 * 4 * 2
+
+
+@pytest.mark.parametrize(("device_s", "ratio"), [(0.004, 2.0), (0.008, 1.25), (0.03, 1.0)])
+def test_a_short_stretch_shows_what_a_steady_step_gains_when_the_device_hides_the_host(
+    program, device_s, ratio
+):
+    """A step of the host takes 10 ms, with the candidate 5; the longer of host and device counts."""
+    ran = program([FAST], num_blocks=2, stretch_steps=2, device_s=device_s)
+    ran.torch.cuda.initialized = True
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([ratio] * 2)
 
 
 def test_nothing_is_switched_or_synchronised_while_a_graph_is_captured(program):

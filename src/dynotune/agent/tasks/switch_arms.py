@@ -1,11 +1,13 @@
 """Switch candidates on and off while the program runs, and time stretches of its steps.
 
 A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's settings, A has not. The device
-is synchronised at both ends of each stretch. Some steps after each switch are not counted: steps with
-one-time effects of the switch (plans, kernels, code and memory needed for the first time), and steps that use
-up batches made before the switch. Plans and memory blocks that last longer are looked up by purpose, so the
-next stretch without the candidate finds its own plans and blocks. A stretch with other work of the program
-(validation, a checkpoint) is timed again.
+is synchronised a step before each stretch and at its end. In the step before, the host gets ahead of the
+device as in any other step; if a stretch began with an idle device, its first step would show all of the
+host's work. Some more steps after each switch are not counted: steps with one-time effects of the switch
+(plans, kernels, code and memory needed for the first time), and steps that use up batches made before the
+switch. Plans and memory blocks that last longer are looked up by purpose, so the next stretch without the
+candidate finds its own plans and blocks. A stretch with other work of the program (validation, a checkpoint)
+is timed again.
 
 A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is
 given up.
@@ -28,6 +30,7 @@ from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
+from ..core.stopwatch import Stopwatch
 from ..sites.loader_router import router_of
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
@@ -43,9 +46,9 @@ if TYPE_CHECKING:
     from ..core.annotations import Answer, Args, Around, Call, Kwargs, Stops
     from ..core.program import Program
 
-# After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate
-# are never quiet.
-WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
+# After a switch, leave out at least this many steps, quiet ones, besides the one before the stretch; programs
+# that always allocate are never quiet.
+WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 2, 2, 30
 STEPS_LEFT_OUT = 8  # steps to leave out after each switch, for ranks and for a program that is never quiet
 # A stretch is timed again, up to so often, for an epoch's begin, a new allocation, or steps this many times
 # as long as usual.
@@ -339,8 +342,6 @@ class SwitchArms(Task):
 
     def _wash_out(self, arm: ArmSwitch | None) -> Stops:
         if arm is not None and arm.settles_at_once:
-            yield from self._pass(arm, 1)
-            arm.refuse_failed()
             return
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
@@ -388,15 +389,16 @@ class SwitchArms(Task):
         steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
+            pace_before_s = pace_s()
+            synchronise(self.program.torch)
+            yield from self._pass(arm, 1)
+            arm.refuse_failed()
             at_epochs, kept_level = self._at_epochs, self._keeps_level(arm)
             before, waited_s = self._counters(), steps.wait_s
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
-            pace_before_s = pace_s()
-            synchronise(self.program.torch)
-            begin_s = perf_counter()
-            yield from self._steps(arm, length, begin_s)
-            synchronise(self.program.torch)
-            duration_s = perf_counter() - begin_s
+            stopwatch = Stopwatch(self.program.torch)
+            yield from self._steps(arm, length, stopwatch.begin_s)
+            duration_s = stopwatch.seconds()
             if steps.wait_s - waited_s > WAITS * duration_s:
                 self._waited.add(arm if arm.is_on else None)
             arm.check()

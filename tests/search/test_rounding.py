@@ -111,3 +111,13 @@ def test_a_proof_within_one_process_is_stated_by_fresh_pairs_when_more_time_is_g
     assert recipe(again) == recipe(study) and not again.wants_time
     assert again.confirmed is not None and not again.confirmed.within
     assert again.trials[: len(study.trials)] == study.trials
+
+
+def test_what_is_open_is_settled_when_the_time_is_given_that_the_study_names():
+    table = Table(GAINS, **SLOW_START)
+    study = within(table, QUICK[1:], check_s=THREE_MINUTES_S)
+    assert study.settles_in_s is not None and study.settles_in_s > THREE_MINUTES_S
+    budget_s = THREE_MINUTES_S + 1.25 * study.settles_in_s
+    bench = RealCosts(table, budget_s=budget_s, noise=NOISE, spent_s=THREE_MINUTES_S, check_s=THREE_MINUTES_S)
+    again = searched(reopened(replace(study, budget_s=budget_s)), bench)
+    assert recipe(again) == {"rounding=1"} and not again.wants_time and again.settles_in_s is None

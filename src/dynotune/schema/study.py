@@ -342,6 +342,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these,
             the last faster one of `within`; None if there is neither.
         wants_time: whether the finished study may prove more in a larger budget.
+        settles_in_s: further seconds that should settle what is open, by what blocks, starts and runs took;
+            None if that is not known, or if nothing is open.
         parts: what settings of the recipe give with and without those that round; None for a recipe of one
             kind.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
@@ -384,6 +386,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     finished: bool = False
     wants_time: bool = False
+    settles_in_s: float | None = None
     warnings: list[str] = []
     lane_notes: list[str] = []
     attempts: list[Attempt] = []

@@ -4,7 +4,7 @@ import itertools
 import math
 
 from dynotune.measure.comparison import POWER_Z, launched
-from dynotune.schema.arm import arm
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, Trial
@@ -15,10 +15,12 @@ from dynotune.search.outcomes import FAILURES, LATE, observed_gain, outcome_of
 from dynotune.search.parts import parts_of
 from dynotune.search.results import KEEPS_OUT, are_right
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import faster_within, fastest
+from dynotune.search.switch import faster_within, fastest, fresh_s
 
 # The gain for which the required number of pairs is computed.
 WORTH_HAVING = 1.05
+OPEN = ("unproved", "unchecked", "not-tried")
+"""Outcomes that more time may change."""
 # If a larger share of the runs than this is disturbed, the verdict is that the machine was not quiet.
 MOST_VOID = 0.5
 
@@ -40,7 +42,8 @@ def conclude(work: Search) -> None:
     work.update(
         outcomes=outcomes, recipe=list(proved), parts=parts_of(study, proved), noise=noise, finished=True
     )
-    work.update(wants_time=_wants_time(work.study))
+    wants_time = _wants_time(work.study)
+    work.update(wants_time=wants_time, settles_in_s=_settles_in_s(work) if wants_time else None)
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         work.warn(
             f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a "
@@ -60,7 +63,27 @@ def _wants_time(study: Study) -> bool:
     kinds = {
         outcome.kind for id_, outcome in study.outcomes.items() if outcome.kind != "not-tried" or id_ in worth
     }
-    return not kinds.isdisjoint(("unproved", "unchecked", "not-tried"))
+    return not kinds.isdisjoint(OPEN)
+
+
+def _settles_in_s(work: Search) -> float | None:
+    """Return the further seconds that fresh pairs of what is open take, or blocks, if these need less.
+
+    A larger budget has to last for both the time that is over and what follows, and a live run has to start
+    again.
+    """
+    study, bench = work.study, work.bench
+    open_ = [
+        one for one in worth_trying(study) if one.id in study.outcomes and study.outcomes[one.id].kind in OPEN
+    ]
+    if not open_:
+        return None
+    needed_s = fresh_s(work, open_)
+    answer = study.confirmed
+    if answer is not None and answer.within and answer.verdict == "undecided" and answer.num_pairs_to_settle:
+        blocks_s = bench.run_s(BASELINE) + answer.num_pairs_to_settle * bench.block_s()
+        needed_s = min(needed_s, blocks_s + bench.check_s(arm(answer.candidate_settings)))
+    return needed_s if math.isfinite(needed_s) else None
 
 
 def _answer(work: Search) -> Comparison | None:

@@ -208,6 +208,7 @@ def reopened(study: Study) -> Study:
         verdict="",
         finished=False,
         wants_time=False,
+        settles_in_s=None,
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynotune.report.study import summary
+from dynotune.report.study.header import spent_s
 from dynotune.report.study.summary import PICTURE, _Scale, study_report
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -288,3 +290,11 @@ def test_the_answer_says_so_when_settings_that_do_not_round_were_not_measured_by
 def test_the_line_that_goes_on_comes_last_when_more_time_may_prove_more():
     text = text_of(studies.rich(wants_time=True, budget_s=180.0)).rstrip()
     assert text.endswith("dynotune tune --resume 20261122-101500-123-abcdef --budget 15m")
+
+
+def test_the_line_that_goes_on_names_the_time_that_should_settle_it_when_that_is_known():
+    study = studies.rich(wants_time=True, budget_s=180.0, settles_in_s=100.0)
+    text = text_of(study).rstrip()
+    assert "About 3 min more should settle it:" in text
+    budget_s = 60 * math.ceil((spent_s(study) + 125) / 60)
+    assert text.endswith(f"--budget {budget_s // 60}m")

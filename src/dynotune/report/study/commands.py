@@ -1,12 +1,14 @@
 """Write the commands that repeat a study or a comparison, exactly as a shell takes them."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from dynotune.report.study.rows import Tried, tried
+from dynotune.report.study.header import spent_s
+from dynotune.report.study.rows import Tried, long_time, tried
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting, over
@@ -15,7 +17,9 @@ from dynotune.text import words
 
 RECIPE = "recipe.toml"
 MORE_TIME = 5
-"""Factor on the budget with which a study is suggested to go on: from 3 minutes to a quarter of an hour."""
+"""Factor on the budget with which a study is suggested to go on if nothing tells how long it takes."""
+SPARE = 1.25
+"""Factor on the seconds that should settle what is open."""
 
 
 class Command(NamedTuple):
@@ -55,8 +59,13 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("tune", "Go on from the recipe", words.shell(_tune(anew, recipe))))
     if study.wants_time:
-        more = ["dynotune", "tune", "--resume", study.id, "--budget", _time(MORE_TIME * study.budget_s)]
-        found.append(Command("more-time", "Go on with more time", words.shell(more)))
+        what, budget_s = "Go on with more time", MORE_TIME * study.budget_s
+        if study.settles_in_s is not None:
+            more_s = SPARE * study.settles_in_s
+            budget_s = 60.0 * math.ceil((spent_s(study) + more_s) / 60)
+            what = f"About {long_time(60 * math.ceil(more_s / 60))} more should settle it"
+        more = ["dynotune", "tune", "--resume", study.id, "--budget", _time(budget_s)]
+        found.append(Command("more-time", what, words.shell(more)))
     return found
 
 

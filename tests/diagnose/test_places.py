@@ -59,7 +59,7 @@ def test_places_are_of_one_function_when_their_lines_differ():
     assert not same_function("", "")
 
 
-def test_functions_of_loud_findings_come_before_those_seen_most():
+def test_functions_of_loud_findings_are_chosen_before_the_one_seen_most():
     seen = process((ENCODE, 50), (PARSE, 20))
     findings = [
         loud(0.1, STEP),
@@ -67,18 +67,15 @@ def test_functions_of_loud_findings_come_before_those_seen_most():
         loud(0.9, ENCODE, severity="low"),
         loud(0.9, PARSE, kind="jitter"),
     ]
-    assert functions_to_delay(findings, seen) == [STEP, ENCODE]
+    assert functions_to_delay(findings, seen) == [STEP]
 
 
-def test_two_functions_are_chosen_when_more_claim_something():
-    assert functions_to_delay([], process((STEP, 40), (ENCODE, 30), (PARSE, 20))) == [STEP, ENCODE]
+def test_the_function_seen_most_is_chosen_when_no_finding_names_one():
+    assert functions_to_delay([], process((STEP, 40), (ENCODE, 30), (PARSE, 20))) == [STEP]
 
 
 def test_lines_of_one_function_count_together_when_functions_are_ranked():
-    assert functions_to_delay([], process((ENCODE, 30), ("t.py(42): parse", 20), (PARSE, 25))) == [
-        PARSE,
-        ENCODE,
-    ]
+    assert functions_to_delay([], process((ENCODE, 30), ("t.py(42): parse", 20), (PARSE, 25))) == [PARSE]
 
 
 def test_function_is_left_out_when_it_was_hardly_seen():
@@ -102,11 +99,19 @@ def test_function_is_left_out_when_it_holds_the_loop(seen):
 
 def test_functions_are_delayed_after_parts_when_they_claim_most():
     threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=PARSE, num=60)])]
-    found = delays_of(on_cpu(threads=threads))
-    assert [delay.part for delay in found] == ["host", "function"]
+    found = delays_of(
+        observed(timed=timing(), attributed=attribution(host=0.5, busy_share=0.4), threads=threads)
+    )
+    assert [delay.part for delay in found] == ["host", "device", "function"]
     assert found[-1] == Delay(
         part="function", place=PARSE, site={"file": "t.py", "line": "41", "name": "parse"}
     )
+
+
+def test_nothing_is_delayed_when_a_step_is_the_work_of_one_thread():
+    threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=PARSE, num=60)])]
+    found = delays_of(on_cpu(threads=threads))
+    assert isinstance(found, Unknown) and "one thread" in found.reason
 
 
 def test_two_ranks_are_delayed_when_there_are_several():

@@ -63,6 +63,8 @@ def test_habits_written_in_c_are_known_by_the_text_of_their_line():
         '"input_ids": torch.tensor(ids),',
         "act = lambda state: torch.tensor(state, dtype=torch.float32)",
         "x = torch.tensor([VOCAB[word] for word in words])",
+        "torch.FloatTensor(s2), torch.FloatTensor(d))",
+        "return (torch.tensor(s, dtype=torch.float32, device=dev), torch.tensor(a, device=dev),",
         "return torch.tensor(list(map(int, row))), label",
         "x = torch.as_tensor(frame.price.tolist(), device=device)",
         "x = np.array([float(cell) for cell in row.split()]) / 2",
@@ -86,6 +88,7 @@ def test_a_list_of_numbers_that_a_line_converts_is_named(text):
         "x = np.array([self.images[index] for index in chosen])",
         "x = torch.tensor([torch.load(path) for path in paths])",
         "x = grow(x) * torch.tensor(scale)",
+        "x = torch.tensor(low), shift(torch.tensor(high))",
         "zero = torch.tensor(0)",
     ],
 )
@@ -273,7 +276,7 @@ def test_an_environment_in_a_folder_named_torch_is_not_torch():
             "torch/optim/adamw.py(9): __init__",
             "torch/optim/optimizer.py(5): add_param_group",
         ),
-        ("built-per-step", "torch/nn/modules/module.py(2500): load_state_dict", ""),
+        ("copied-per-step", "torch/nn/modules/module.py(2500): load_state_dict", ""),
         (
             "built-per-step",
             "transformers/modeling_utils.py(4000): from_pretrained",
@@ -295,7 +298,7 @@ def test_line_that_sets_up_in_the_loop_is_named_although_it_calls_torch(
     )
     findings = found(python(line, MODULE))
     assert findings[id_].where == Place("app.py(12): answer") and findings[id_].share == pytest.approx(0.4)
-    assert len({"built-per-step", "file-opened-per-item"} & findings.keys()) == 1
+    assert len({"built-per-step", "copied-per-step", "file-opened-per-item"} & findings.keys()) == 1
 
 
 def test_call_of_a_module_sets_nothing_up() -> None:

@@ -11,7 +11,7 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.host import Line, StackLine, Thread
 from dynotune.schema.model import Table
 from dynotune.schema.tensor import Tensor
-from dynotune.schema.trace_summary import HostTime, Place, Ungraded
+from dynotune.schema.trace_summary import Called, HostTime, Place, Ungraded
 
 from .devices import CALLED, found, model, on_cpu, on_gpu, operator, optimizer, settings
 
@@ -138,6 +138,14 @@ def test_many_operators_that_do_little_are_named_with_their_line():
     assert "aten::tanh_ 800 times per step" in finding.evidence[-1]
     compiled = [model("cpu", compiled=True)]
     assert small(8000, models=compiled)["small-operators"].candidates == []
+
+
+@pytest.mark.parametrize(("caller", "is_named"), [("program", True), ("library", False)])
+def test_small_operators_are_the_programs_when_it_calls_them_itself(caller, is_named):
+    """A recurrent layer of torch calls thousands, and no program can call them less often."""
+    callers = {caller: Called(num=4000, self_s=0.02), "backward": Called(num=4000, self_s=0.02)}
+    rows = [operator("aten::tanh_", 8000, 0.04, callers=callers), operator("aten::mm", 100, 0.005)]
+    assert ("small-operators" in small(traced={"operators": rows})) == is_named
 
 
 def test_operators_of_several_ranks_count_once() -> None:

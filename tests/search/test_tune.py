@@ -49,7 +49,7 @@ def world(monkeypatch):
 
         runner = None
 
-        def __init__(self, run, watcher, *, share_s):
+        def __init__(self, run, watcher, *, share_s, counts_start):
             self.run, self.watcher = run, watcher
 
         def __enter__(self):

@@ -1,8 +1,9 @@
 """Choose which parts of a step to delay, and draw conclusions from the step's answers.
 
 A recorded window is slower than the program, so its shares are inferred. An answer to a delay is measured
-without a
-profiler: where both decide and disagree, the answer counts.
+without a profiler: where both decide and disagree, the answer counts. A part is delayed only where its answer
+may tell something: without a device, and without waits for a loader, a step is one thread's work, and each
+delay of that thread lengthens it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,14 +55,18 @@ def delays_of(observation: Observation) -> list[Delay] | Unknown:
         return timing
     if timing.step_s > LONGEST_STEP_S:
         return Unknown(f"a step takes {words.duration(timing.step_s)}, so delays would take minutes")
-    attribution, found = observation.attribution, [Delay(part="host")]
+    attribution, others = observation.attribution, list[Delay]()
     if isinstance(attribution, Attribution) and attribution.busy_share is not None:
-        found.append(Delay(part="device"))
+        others.append(Delay(part="device"))
         if attribution.shares.transfer >= LEAST_COPIED:
-            found.append(Delay(part="transfer"))
+            others.append(Delay(part="transfer"))
+        others += _functions(observation, processes[0])
     if timing.wait_s is not None and timing.wait_s >= LEAST_WAIT * timing.step_s:
-        found.append(Delay(part="loader"))
-    return [*found, *_ranks(observation, processes), *_functions(observation, processes[0])]
+        others.insert(1, Delay(part="loader"))
+    others += _ranks(observation, processes)
+    if not others:
+        return Unknown("a step is the work of one thread, and any delay of it lengthens the step")
+    return [Delay(part="host"), *others]
 
 
 def _ranks(observation: Observation, processes: Sequence[ProcessState]) -> list[Delay]:
@@ -98,7 +103,9 @@ def tested(runner: TaskRunner, observation: Observation) -> DelayTests | Unknown
         return delays
     if not runner.goes_on:
         return Unknown("the program had ended")
-    return delay_tests(runner, delays)
+    assert not isinstance(observation.processes, Unknown)
+    num_workers = max((loader.num_workers for loader in observation.processes[0].loaders), default=0)
+    return delay_tests(runner, delays, num_workers=max(1, num_workers))
 
 
 def corrected(

@@ -35,6 +35,9 @@ from dynotune.schema.task import MOST_RECORDED_S
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
+SHARE_S = 100.0
+"""Seconds that measurements take at most, from the first step on: whoever asks has three minutes."""
+NO_TIME = Unknown("the diagnosis had taken its share of the time")
 OF_WAITING = 0.5
 """Share of the time for measurements in which steps may become steady; then they are timed as they are."""
 LEAST_LEFT = 0.2
@@ -52,7 +55,8 @@ class LiveDiagnosis:
     Args:
         limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or `LIMIT_S`.
         share_s: seconds that all measurements shall take; a start that takes longer leaves each of them some
-            seconds. None for as long as they need.
+            seconds.
+        counts_start: whether these seconds count from the start of the command, or else from its first step.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.
@@ -61,17 +65,22 @@ class LiveDiagnosis:
     """
 
     def __init__(
-        self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None, share_s: float | None = None
+        self,
+        run: RunSpec,
+        watcher: Watcher,
+        *,
+        limit_s: float | None = None,
+        share_s: float = SHARE_S,
+        counts_start: bool = False,
     ) -> None:
         self.run, self._watcher = run, watcher
-        self._share_s, self._began_s = share_s, time.monotonic()
+        self._share_s, self._counts_start, self._began_s = share_s, counts_start, time.monotonic()
         self._leave = ExitStack()
         facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(
             run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True
         )
-        if share_s is not None:
-            self.runner.restless_s = min(self.runner.restless_s, share_s * OF_WAITING)
+        self.runner.restless_s = min(self.runner.restless_s, share_s * OF_WAITING)
         self._processes: Sequence[ProcessState] = []
 
     def __enter__(self) -> LiveDiagnosis:
@@ -105,6 +114,8 @@ class LiveDiagnosis:
         except CommandFailed as error:
             raise _without_torch(facts, error) or error from error
         self._processes = plain.processes
+        if not self._counts_start:
+            self._began_s += _start_s(plain.processes)
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
@@ -123,7 +134,9 @@ class LiveDiagnosis:
             memory=memory,
             notes=plain.notes,
         )
-        if delays:
+        if delays and not self.has_time:
+            observation = msgspec.structs.replace(observation, delays=NO_TIME)
+        elif delays:
             watcher.running("steps with delays, to see what they wait for")
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
         if self.has_time:
@@ -136,22 +149,20 @@ class LiveDiagnosis:
 
     def _most_recorded_s(self) -> float:
         """Return the most seconds of a recording, of which there may be a second one, without stacks."""
-        if self._share_s is None:
-            return MOST_RECORDED_S
         left_s = self._share_s - (time.monotonic() - self._began_s)
         return min(MOST_RECORDED_S, max(left_s, self._share_s * LEAST_LEFT) / 2)
 
     @property
     def has_time(self) -> bool:
         """Tell whether the measurements have taken less than their share of the time."""
-        return self._share_s is None or time.monotonic() - self._began_s < self._share_s
+        return time.monotonic() - self._began_s < self._share_s
 
     def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
         """Return the device memory of the program, if the program runs for long enough."""
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
         if not self.has_time:
-            return Unknown("the diagnosis had taken its share of the time")
+            return NO_TIME
         try:
             return [rank for rank, _ in recorded_memory(self.runner, self.run)]
         except DynotuneError as error:
@@ -167,6 +178,13 @@ class LiveDiagnosis:
 
     def end(self) -> None:
         self.runner.end()
+
+
+def _start_s(processes: Sequence[ProcessState]) -> float:
+    """Return the seconds to the first step of the process that came to it last."""
+    timings = [process.timing for process in processes]
+    known = [timing.time_to_first_step_s for timing in timings if not isinstance(timing, Unknown)]
+    return max(filter(None, known), default=0.0)
 
 
 def observed(

@@ -52,18 +52,19 @@ def same_function(one: str, other: str) -> bool:
 
 
 def functions_to_delay(findings: Iterable[Finding], process: ProcessState) -> list[str]:
-    """Return the places of the functions that claim most of a step: those of loud findings, then those seen
-    most.
+    """Return the places of the functions that claim most of a step: those of loud findings, or else the one
+    seen most.
 
     Functions that hold the loop of the steps are left out, since no step calls them.
     """
     whole = _holding_the_loop(process)
     chosen: dict[tuple[str, str], str] = {}
-    for place in [*_of_findings(findings), *_seen_most(process)]:
+    for place in _of_findings(findings):
         function = function_at(place)
         if function is not None and function.key not in whole:
             chosen.setdefault(function.key, place)
-    return list(chosen.values())[:MOST_FUNCTIONS]
+    seen = (place for key, place in _seen_most(process) if key not in whole)
+    return list(chosen.values())[:MOST_FUNCTIONS] or list(seen)[:1]
 
 
 def _of_findings(findings: Iterable[Finding]) -> list[str]:
@@ -72,8 +73,8 @@ def _of_findings(findings: Iterable[Finding]) -> list[str]:
     return [finding.where.function for _, finding in sorted(claims, key=lambda claim: -claim[0])]
 
 
-def _seen_most(process: ProcessState) -> list[str]:
-    """Return a place of each function whose own lines the sampler saw often, the one seen most first."""
+def _seen_most(process: ProcessState) -> list[tuple[tuple[str, str], str]]:
+    """Return key and place of each function that the sampler saw often, the one seen most first."""
     thread = next((thread for thread in process.threads if thread.of_steps), None)
     if thread is None or not thread.num:
         return []
@@ -83,7 +84,7 @@ def _seen_most(process: ProcessState) -> list[str]:
         if not line.inside and (function := function_at(line.function)) is not None:
             num[function.key] += line.num
             places.setdefault(function.key, line.function)
-    return [places[key] for key, seen in num.most_common() if seen >= LEAST_OF_A_FUNCTION * thread.num]
+    return [(key, places[key]) for key, seen in num.most_common() if seen >= LEAST_OF_A_FUNCTION * thread.num]
 
 
 def _holding_the_loop(process: ProcessState) -> set[tuple[str, str]]:

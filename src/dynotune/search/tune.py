@@ -262,7 +262,7 @@ class _Attempt:
                     self._diagnosed_run(self.study.run.settings),
                     DIAGNOSIS_SHARE * self.study.budget_s,
                 )
-                with LiveDiagnosis(run, self._watcher, share_s=share_s) as live:
+                with LiveDiagnosis(run, self._watcher, share_s=share_s, counts_start=True) as live:
                     self._diagnose(live)
                     self._search(live.runner)
                     live.end()

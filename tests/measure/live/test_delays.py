@@ -77,6 +77,16 @@ def test_delays_are_fewer_when_steps_are_slower(step_s):
     assert tested.affordable([Delay(part="loader")], step_s, tested.BUDGET_S)
 
 
+def test_fewer_delays_are_made_when_stretches_hold_a_batch_of_each_of_many_workers():
+    parts = [Delay(part=part) for part in ("host", "device", "loader")]
+    num_steps = tested.stretch_steps(0.1, 16)
+    assert num_steps == 16 and tested.stretch_steps(0.1, 1) == tested.FEWEST_STEPS
+    few, many = (
+        tested.affordable(parts, 0.1, tested.BUDGET_S, num) for num in (num_steps, tested.FEWEST_STEPS)
+    )
+    assert 1 <= len(few) < len(many)
+
+
 def test_blocks_of_one_delay_count_together_when_it_is_two_arms():
     asked = [tested.DelayArm(Delay(part="host"), 0.0025, num) for num in (2, 1)]
     blocks = {0: [block(0, 0.002, 0.0025), block(0, 0.0024, 0.0025)], 1: [block(1, 0.0022, 0.0025)]}
@@ -106,9 +116,9 @@ def test_delays_fit_their_time_when_steps_take_a_tenth_of_a_second_or_less(
     parts += [Delay(part="device")] * on_device + [Delay(part="loader")] * draws
     parts += [Delay(part="function", place=str(at)) for at in range(num_functions)]
     arms = tested.affordable(parts, step_s, tested.BUDGET_S)
+    block = tested.STRETCHES * (tested.FEWEST_STEPS + 1)
     steps = [
-        arm.fewest * (tested.STEPS_OF_THE_LOADERS if arm.delay.part == "loader" else tested.STEPS_OF_A_BLOCK)
-        for arm in arms
+        arm.fewest * (block + tested.STEPS_OF_THE_LOADERS * (arm.delay.part == "loader")) for arm in arms
     ]
     assert (
         sum(num * (step_s + arm.delay_s / 2) for num, arm in zip(steps, arms, strict=True))

@@ -1,6 +1,7 @@
 """Needless work: operators that compute known results, or results that nobody uses."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -10,7 +11,7 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.program_loops import LONG_LOOP, ProgramLoop, line_in, main_loop, told_of
 from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Operator, Place
+from dynotune.schema.trace_summary import Called, Caller, Operator, Place
 from dynotune.text import words
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
@@ -103,10 +104,11 @@ def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return
     rows = bounds.operators(view, lambda name: name.startswith("aten::"))
-    per_step = sum(row.num for row in rows) / view.trace.num_steps
+    called = _called_by_program(rows)
+    per_step = sum(each.num for each in called.values()) / view.trace.num_steps
     small = [row for row in rows if row.self_s < policy.SMALL_OPERATOR_S * row.num]
     all_s = sum(row.self_s for row in rows)
-    part = sum(row.self_s for row in small) / all_s if all_s else 0.0
+    part = sum(called[row.name].self_s for row in small) / all_s if all_s else 0.0
     loop = main_loop(view)
     claim = (
         f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs."
@@ -124,7 +126,7 @@ def small_operators(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=claim,
         share=share,
-        evidence=[*told_of(loop), *told(lines), _commonest(small, view.trace.num_steps)],
+        evidence=[*told_of(loop), *told(lines), _commonest(small, called, view.trace.num_steps)],
         where=loop.where if loop is not None else place(lines, bounds.place_of([], bounds.main_model(view))),
         candidates=[] if is_long or any(model.compiled for model in view.models) else [_COMPILED],
         remedy=LONG_LOOP if is_long else "",
@@ -146,9 +148,33 @@ def _repeats_its_weights(view: ObservationView, loop: ProgramLoop) -> bool:
     return loop.is_of_many_turns and is_repeated and operator_s < policy.LOOPED_OPERATOR_S
 
 
-def _commonest(rows: list[Operator], num_steps: int) -> str:
-    most = sorted(rows, key=lambda row: -row.num)[:3]
-    return "most often: " + ", ".join(f"{row.name} {row.num / num_steps:,.0f} times per step" for row in most)
+def _called_by_program(rows: Sequence[Operator]) -> dict[str, Called]:
+    """Return how often the program calls each operator, and their self time, by name.
+
+    What an operator or a library composes of many others, such as a recurrent layer, no program can call less
+    often. The backward pass repeats what the forward pass does, so it is the program's by as much.
+    """
+
+    def num_by(*callers: Caller) -> int:
+        return sum(row.callers[caller].num for row in rows for caller in callers if caller in row.callers)
+
+    composed = num_by("library")
+    own = 1.0 - composed / max(1, num_by("program", "unknown") + composed)
+    parts: dict[Caller, float] = {"library": 0.0, "loader": 0.0, "backward": own}
+    found = {}
+    for row in rows:
+        by = row.callers or {"unknown": Called(num=row.num, self_s=row.self_s)}
+        found[row.name] = Called(
+            num=round(sum(parts.get(caller, 1.0) * each.num for caller, each in by.items())),
+            self_s=sum(parts.get(caller, 1.0) * each.self_s for caller, each in by.items()),
+        )
+    return found
+
+
+def _commonest(rows: list[Operator], called: Mapping[str, Called], num_steps: int) -> str:
+    most = sorted(rows, key=lambda row: -called[row.name].num)[:3]
+    counts = [f"{row.name} {called[row.name].num / num_steps:,.0f} times per step" for row in most]
+    return f"most often: {', '.join(counts)}"
 
 
 @rule(family="work")

@@ -33,8 +33,11 @@ PRECISE = 0.3
 BUDGET_S, LONGEST_S, LIMIT_S = 10.0, 15.0, 25.0
 """Seconds that tests take at most if steps are fast, if they take up to a tenth of a second, and in any
 case."""
-STEPS_OF_A_BLOCK, STEPS_OF_THE_LOADERS = 2 * (2 * FEWEST_STEPS + 2), 56
-"""Steps of a block. The loader's batches that are ready must be used up at each switch."""
+STRETCHES = 4  # in a block, each after a step that does not count
+STEPS_OF_THE_LOADERS = 40
+"""Further steps of a block of the loader: at each switch the batches that are ready must be used up."""
+WAITS = 0.05
+"""Share of a step, as in the agent: from there on, batches come in bursts."""
 TOO_SLOW = "a step takes too long for it"
 
 
@@ -61,13 +64,19 @@ class DelayArm(NamedTuple):
 
 
 def delay_tests(
-    runner: TaskRunner, delays: Sequence[Delay], *, budget_s: float = BUDGET_S, limit_s: float = LIMIT_S
+    runner: TaskRunner,
+    delays: Sequence[Delay],
+    *,
+    num_workers: int = 1,
+    budget_s: float = BUDGET_S,
+    limit_s: float = LIMIT_S,
 ) -> DelayTests | Unknown:
     """Test the parts in one task of the live run, which goes on afterwards.
 
     Args:
         runner: runner of a live run whose steps are steady.
         delays: what to delay, the most telling first: the last ones are left out if steps are slow.
+        num_workers: workers of the loader that the program may wait for.
         budget_s: seconds after which the tests end, as soon as each delay has its fewest blocks.
         limit_s: seconds after which they end in any case; a delay with fewer blocks says nothing.
     """
@@ -77,15 +86,17 @@ def delay_tests(
 
     def soon(records: Sequence[Record]) -> SwitchArms:
         step_s = runner.step_s or recent_step_s(records[0])
-        asked[:] = affordable(delays, step_s, budget_s)
+        waits = recent_wait_share(records[0])
+        steps = stretch_steps(step_s, num_workers if waits > WAITS else 1)
+        asked[:] = affordable(delays, step_s, budget_s, steps)
         since.update({kind: len(events) for kind, events in records[0].events.items()})
         return SwitchArms(
             at_step=earliest(records),
             arms=[arm.delay.planned(arm.delay_s) for arm in asked],
             num_blocks=MOST_BLOCKS,
-            stretch_steps=max(FEWEST_STEPS, math.ceil(STRETCH_S / step_s)),
+            stretch_steps=steps,
             step_s=step_s,
-            waits=recent_wait_share(records[0]),
+            waits=waits,
         )
 
     def enough(records: Sequence[Record]) -> bool:
@@ -123,16 +134,26 @@ def delay_tests(
     )
 
 
-def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[DelayArm]:
+def stretch_steps(step_s: float, num_workers: int) -> int:
+    """Return the steps of a stretch: a batch of each worker, or several, if batches come in their bursts."""
+    fewest = max(FEWEST_STEPS, math.ceil(STRETCH_S / step_s))
+    return math.ceil(fewest / num_workers) * num_workers
+
+
+def affordable(
+    delays: Sequence[Delay], step_s: float, budget_s: float, num_steps: int = FEWEST_STEPS
+) -> list[DelayArm]:
     """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S`
     allows.
 
     A slow step's loader gets one block. The first delay then gets a third, from which the noise is known: it
-    is an arm twice, so that no second block of the loader comes before.
+    is an arm twice, so that no second block of the loader comes before. `num_steps`: steps of a stretch.
     """
 
     def cost_s(delay: Delay, num_blocks: int) -> float:
-        steps = STEPS_OF_THE_LOADERS if delay.part == "loader" else STEPS_OF_A_BLOCK
+        steps = STRETCHES * (num_steps + 1)
+        if delay.part == "loader":
+            steps += STEPS_OF_THE_LOADERS
         return steps * num_blocks * step_s * (1 + SHARES[0] / 2)
 
     small_s = max(LEAST_DELAY_S, SHARES[0] * step_s)

@@ -36,7 +36,10 @@ TELL_S, TELL_RANKS_S = 0.15, 0.5
 
 
 def is_steady(record: Record, warmup_steps: int | None, restless_s: float = RESTLESS_S) -> bool | None:
-    """Tell whether the steps are steady; None while they may still become steady, at most `restless_s`."""
+    """Tell whether the steps are steady; None while they may still become steady, at most `restless_s`.
+
+    The longest step does not count: a program that compiles is waited for once.
+    """
     step_s = record.step_s
     if warmup_steps is not None:
         return True if len(step_s) >= warmup_steps else None
@@ -47,7 +50,8 @@ def is_steady(record: Record, warmup_steps: int | None, restless_s: float = REST
     quiet = len(step_s) - 1 - max(events, default=0)
     if sum(step_s) >= SLOW_S and quiet >= SLOW_STEPS:
         return True
-    return False if sum(step_s) >= restless_s and len(step_s) >= FEWEST_STEPS else None
+    waited_s = sum(step_s) - max(step_s, default=0.0)
+    return False if waited_s >= restless_s and len(step_s) >= FEWEST_STEPS else None
 
 
 def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:

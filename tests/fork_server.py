@@ -17,9 +17,11 @@ from pathlib import Path
 
 def serve():
     """Returns in each fork, with its program."""
+    gc.disable()  # nothing of what is imported is garbage
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()
+    gc.enable()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -93,10 +93,19 @@ class User:
                 out, err = process.communicate(timeout=DEADLINE_S)
             done = subprocess.CompletedProcess(words, process.returncode, out, err)
         else:
-            done = self._forks.run([AS_TYPED, *words], cwd=self.cwd, folder=self._output, env=self.env)
+            done = self._forked(AS_TYPED, *words)
         assert "Traceback" not in done.stderr.replace("│ Traceback", "")
         assert "dynotune made a mistake" not in done.stderr
         return done
+
+    def forks(self, code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """What comes of Python code that uses dynotune, with these variables, too."""
+        program = self._output / "code.py"
+        program.write_text(code)
+        return self._forked(str(program), env=env)
+
+    def _forked(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return self._forks.run(argv, cwd=self.cwd, folder=self._output, env=self.env | (env or {}))
 
     def compares(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`dynotune compare` of a few steps; `words` hold options, and the command after `--`."""

@@ -28,6 +28,8 @@ from dynotune.schema.study import Guarded
 from ...fakes import Watcher, spec
 
 PROGRAM = """
+import gc
+gc.disable()
 import torch
 torch.set_num_threads(1)
 net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
@@ -229,6 +231,8 @@ def test_quantization_of_a_model_that_stands_it_keeps_no_module(quantized):
 
 
 TRAINING = """
+import gc
+gc.disable()
 import torch
 torch.set_num_threads(1)
 net = torch.nn.Linear(32, 1)

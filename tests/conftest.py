@@ -1,13 +1,17 @@
 """What holds for every test: programs that run side by side leave each other the cores."""
 
+import gc
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+import dynotune
 
 from .forked import Forked
 
@@ -29,8 +33,22 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # still decides.
 sys.dont_write_bytecode = False
 
+# What is imported and collected stays to the end: looking through it for garbage takes a third of the
+# collection, and part of each later search.
+gc.disable()
+
 # Names the interpreter that programs under test are run by; the interpreter of the tests if it is unset.
 TARGET = "DYNOTUNE_TEST_PYTHON"
+
+# What a start of dynotune takes most of its time for.
+IN_DYNOTUNE = (
+    *(f"dynotune.cli.{name}" for name in ("compare", "defaults", "diagnose", "doctor", "recipe", "tune")),
+    *(f"dynotune.{name}" for name in ("api", "claims", "diagnose.live_diagnosis", "recipes.checking")),
+    *(f"dynotune.search.{name}" for name in ("real_bench", "tune")),
+    *(f"dynotune.report.{name}" for name in ("doctor", "page", "plain_console", "progress", "study")),
+    *(f"rich.{name}" for name in ("markdown", "status", "table")),
+    *("pydantic", "pynvml", "scipy.special", "typer.rich_utils"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,6 +63,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if "target_python" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +87,20 @@ def interpreters(target_python: str) -> Iterator[dict[str, Forked]]:
     yield started
     for forked in started.values():
         forked.end()
+
+
+@pytest.fixture(scope="session")
+def dynotune_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+    """dynotune's own interpreter, which has imported what most subcommands import."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PYTHONPATH": str(Path(dynotune.__file__).parent.parent),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    forks = Forked(*IN_DYNOTUNE, env=env)
+    yield forks
+    forks.end()
 
 
 @pytest.fixture

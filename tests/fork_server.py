@@ -5,21 +5,25 @@ A program is a line of JSON: `argv`, `cwd`, `folder` for its output, `env` (or n
 and `first`, a sitecustomize to begin with (or ""). Its exit code goes to standard output.
 """
 
+import atexit
 import gc
 import importlib
 import importlib.util
 import json
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 
 
 def serve():
     """Returns in each fork, with its program."""
+    gc.disable()  # nothing of what is imported is garbage
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()
+    gc.enable()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -45,7 +49,7 @@ def become(argv, cwd, folder, env, first):
         os.environ.update(env)
     if first:
         customize(first)
-    main(argv[0])
+    leave(status_of(argv[0]))
 
 
 def customize(file):
@@ -64,6 +68,32 @@ def main(file):
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     module.__file__, module.__builtins__ = file, __builtins__
     exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))
+
+
+def status_of(file):
+    """As an interpreter exits after it has run the file."""
+    try:
+        main(file)
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def leave(status):
+    """As an interpreter ends, except that nothing takes torch's modules apart, which is most of what a small
+    program takes."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

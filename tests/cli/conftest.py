@@ -18,20 +18,21 @@ from dynotune.launch.process import origin
 from dynotune.schema.comparison import Comparison
 
 from ..fakes import of_run
+from ..forked import Forked
 
 T = TypeVar("T")
 SOURCE = str(Path(dynotune.__file__).parent.parent)
+AS_TYPED = str(Path(__file__).with_name("as_typed.py"))
 DEADLINE_S = 120
 QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock")
 
+# Without an optimizer: torch imports its compiler for the first one.
 STEPS = """
 import time, torch
 net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 def step():
     net(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    net.zero_grad()
     time.sleep(0.01)
 """
 TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
@@ -59,7 +60,9 @@ def until(ask: Callable[[], T], what: str) -> T:
 class User:
     """Somebody with a folder, who types commands in it."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, forks: Forked) -> None:
+        self._forks, self._output = forks, tmp_path / "output"
+        self._output.mkdir()
         self.cwd = tmp_path / "project"
         self.cwd.mkdir()
         self.runs = tmp_path / "runs"
@@ -70,6 +73,7 @@ class User:
             "PYTHONPATH": SOURCE,
             "OMP_NUM_THREADS": "1",
         }
+        self._usual = dict(self.env)
 
     def write(self, name: str, text: str) -> Path:
         path = self.cwd / name
@@ -82,11 +86,26 @@ class User:
         return subprocess.Popen(command, **{"cwd": self.cwd, "env": self.env, "text": True} | streams | more)
 
     def types(self, *words: str, **more) -> subprocess.CompletedProcess[str]:
-        with self.start(*words, **more) as process:
-            out, err = process.communicate(timeout=DEADLINE_S)
-        assert "Traceback" not in err.replace("│ Traceback", "")
-        assert "dynotune made a mistake" not in err
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        """What comes of it, in a fork; in an interpreter of its own with `more`, or with variables of a
+        test's own, which Python and libraries may read as they start."""
+        if more or self.env != self._usual:
+            with self.start(*words, **more) as process:
+                out, err = process.communicate(timeout=DEADLINE_S)
+            done = subprocess.CompletedProcess(words, process.returncode, out, err)
+        else:
+            done = self._forked(AS_TYPED, *words)
+        assert "Traceback" not in done.stderr.replace("│ Traceback", "")
+        assert "dynotune made a mistake" not in done.stderr
+        return done
+
+    def forks(self, code: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """What comes of Python code that uses dynotune, with these variables, too."""
+        program = self._output / "code.py"
+        program.write_text(code)
+        return self._forked(str(program), env=env)
+
+    def _forked(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return self._forks.run(argv, cwd=self.cwd, folder=self._output, env=self.env | (env or {}))
 
     def compares(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`dynotune compare` of a few steps; `words` hold options, and the command after `--`."""
@@ -122,5 +141,5 @@ def has_typed(command: Sequence[str], *, cwd: Path, runs: Path) -> None:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
+def user(tmp_path: Path, dynotune_forks: Forked) -> User:
+    return User(tmp_path, dynotune_forks)

@@ -329,9 +329,9 @@ def test_a_missing_command_is_told_how_to_write_it(user):
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(tmp_path_factory, dynotune_forks):
     """A user with a sitecustomize, and what came of comparing a training with its JSON on standard output."""
-    user = User(tmp_path_factory.mktemp("compared"))
+    user = User(tmp_path_factory.mktemp("compared"), dynotune_forks)
     user.env["PYTHONPATH"] += ":" + str(user.cwd)
     user.write("sitecustomize.py", "import builtins\nbuiltins.mine = True")
     return user, user.trains("assert mine\n" + TRAIN, "--json", "-")

@@ -26,6 +26,18 @@ def claims(capsys, monkeypatch, tmp_path):
     return call
 
 
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> bytes:
+    """Evidence on one claim, of this machine."""
+    folder = tmp_path_factory.mktemp("claims")
+    file = folder / "evidence.json"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        cli.main(["claims", "run", "map-of-256-mb", "--python", sys.executable, "--output", str(file)])
+    assert not end.value.code
+    return file.read_bytes()
+
+
 def test_claims_are_listed_and_filtered(claims):
     out, _ = claims("list", "--filter", "prefetch", "--json", "-")
     assert [one["id"] for one in json.loads(out)] == [
@@ -83,15 +95,14 @@ def test_a_spent_budget_leaves_claims_and_says_so(claims, monkeypatch):
     assert "claims are left" in err
 
 
-def test_an_edited_bundle_is_refused(claims, tmp_path):
+def test_an_edited_bundle_is_refused(claims, tmp_path, bundle):
     file = tmp_path / "evidence.json"
-    claims("run", "map-of-256-mb", "--python", sys.executable, "--output", file)
-    file.write_bytes(file.read_bytes().replace(b'"refuted"', b'"holds"'))
+    file.write_bytes(bundle.replace(b'"refuted"', b'"holds"'))
     assert "edited or damaged" in claims("verify", file, exit_code=3)[1]
 
 
-def test_evidence_of_another_machine_is_not_mixed_with_this_one(claims, tmp_path, monkeypatch):
+def test_evidence_of_another_machine_is_not_mixed_with_this_one(claims, tmp_path, bundle, monkeypatch):
     file = tmp_path / "evidence.json"
-    claims("run", "map-of-256-mb", "--python", sys.executable, "--output", file)
+    file.write_bytes(bundle)
     monkeypatch.setattr("dynotune.claims.bundles.facts_of", lambda spec: {"host.cpu": "another"})
     assert "another machine" in claims("run", "2.13", "--output", file, exit_code=2)[1]

@@ -8,23 +8,29 @@ import sys
 import pytest
 
 SHELLS = ("bash", "zsh", "fish")
+CODE = """
+import sys
+from dynotune.cli import main
+try:
+    main()
+finally:
+    assert 'torch' not in sys.modules
+"""
 
 
 def asked(user, shell: str, line: str, **more: str) -> str:
+    """What is said: of a fork, or with `more` in the environment of an interpreter of its own."""
     words = line.split(" ")
     env = {"_DYNOTUNE_COMPLETE": f"complete_{shell}"}
     if shell == "bash":
         env |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     else:
         env |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    code = (
-        "import sys; from dynotune.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not "
-        "in sys.modules"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=user.env | env | more, cwd=user.cwd, capture_output=True, text=True, timeout=120
-    )
+    if more:
+        command, env = [sys.executable, "-c", CODE], user.env | env | more
+        done = subprocess.run(command, env=env, cwd=user.cwd, capture_output=True, text=True, timeout=120)
+    else:
+        done = user.forks(CODE, env)
     assert done.stderr == "", done.stderr
     return done.stdout
 

@@ -49,9 +49,9 @@ def diagnoses(user, program: str, *options: str):
 
 
 @pytest.fixture(scope="module")
-def waiting(tmp_path_factory):
+def waiting(tmp_path_factory, dynotune_forks):
     """A user whose program waits for its loader, and what came of diagnosing it."""
-    user = User(tmp_path_factory.mktemp("waiting"))
+    user = User(tmp_path_factory.mktemp("waiting"), dynotune_forks)
     return user, diagnoses(user, LOADS, "--json", "found.json")
 
 

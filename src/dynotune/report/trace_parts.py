@@ -19,7 +19,8 @@ from dynotune.text import words
 
 LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*?)(?:\((\d+)\)|(?<=\.py)): (.*)", flags=re.DOTALL)
-IN_PROSE = re.compile(r"[^\s(]+\.py(\(\d+\))?: ")
+# From the beginning of a word, else a word of n letters is read n times.
+IN_PROSE = re.compile(r"(?<![^\s(])[^\s(]+\.py(\(\d+\))?: ")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}

@@ -87,11 +87,11 @@ def needs(package):
 
 
 @pytest.fixture
-def parsed(run_under_agent, script):
-    return lambda program, *arguments: options_of(run_under_agent, script, program, arguments)
+def parsed(fork_under_agent, script):
+    return lambda program, *arguments: options_of(fork_under_agent, script, program, arguments)
 
 
-def options_of(run_under_agent, script, program, arguments):
+def options_of(run, script, program, arguments):
     """The options by name that a program recorded, and the parsers."""
     if "TRAIN" in program:
         program = program.replace(
@@ -100,7 +100,7 @@ def options_of(run_under_agent, script, program, arguments):
     else:
         program += TRAIN
     secrets = {"secret_hints": redaction.HINTS, "secret_patterns": redaction.PATTERNS}
-    ran = run_under_agent([script(program), *arguments], observe=True, **secrets)
+    ran = run([script(program), *arguments], observe=True, **secrets)
     assert ran.returncode == 0, ran.stderr
     assert not [event for record in ran.records for event in record.all(AgentError)]
     events = [event for record in ran.records for event in record.all(OptionsParsed)]

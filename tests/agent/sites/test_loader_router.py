@@ -6,13 +6,33 @@ many batches were made of those that were asked for, which tests must know to ho
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
+import pytest
 from torch.utils.data import DataLoader
 
 from dynotune.agent.sites.loader_router import _done
+
+from ...forked import Forked
+
+
+@pytest.fixture(scope="module")
+def forked():
+    forked = Forked("torch", "dynotune.agent.sites.loader_router")
+    yield forked
+    forked.end()
+
+
+@pytest.fixture
+def run(forked, tmp_path):
+    """Runs a program's text."""
+
+    def run(program):
+        (tmp_path / "program.py").write_text(program)
+        return forked.run([str(tmp_path / "program.py")], cwd=tmp_path, folder=tmp_path)
+
+    return run
+
 
 # Items from the fifth on wait for the gate. In a process of its own: workers are forked, and tests have
 # threads.
@@ -39,10 +59,8 @@ print(_done(iterator))
 """
 
 
-def test_batches_that_are_made_and_batches_that_are_asked_for_are_told_apart():
-    done = subprocess.run(
-        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_batches_that_are_made_and_batches_that_are_asked_for_are_told_apart(run):
+    done = run(HELD)
     assert done.stdout == "(4, 4)\n", done.stderr
 
 
@@ -101,10 +119,8 @@ print(sorted(drawn) == list(range(80)), drawn[:60] == list(range(60)))
 """
 
 
-def test_tasks_that_no_worker_has_begun_wait_for_the_loaders_next_turn():
-    done = subprocess.run(
-        [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_tasks_that_no_worker_has_begun_wait_for_the_loaders_next_turn(run):
+    done = run(HELD_BACK)
     expected = ["while the other is drawn from False", "of 8, ready 2 begun since False", "True True"]
     assert done.stdout.splitlines() == expected, done.stderr
 
@@ -130,9 +146,7 @@ print(*drawn(None, 4))
 """
 
 
-def test_a_batch_that_no_other_replaces_is_counted_at_the_end_of_an_epoch():
-    done = subprocess.run(
-        [sys.executable, "-c", DRAINED], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_a_batch_that_no_other_replaces_is_counted_at_the_end_of_an_epoch(run):
+    done = run(DRAINED)
     expected = ["[5, 6, 7] 0", "[0, 1, 2, 3, 4] 0", "[8] 0", "[9, 10, 11, 12] 4"]
     assert done.stdout.splitlines() == expected, done.stderr

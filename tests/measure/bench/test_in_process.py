@@ -19,6 +19,8 @@ from ...fakes import Watcher, spec
 
 # A step takes far longer without autocast.
 PROGRAM = """
+import gc
+gc.disable()
 import os
 import time
 import torch

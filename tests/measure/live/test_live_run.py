@@ -22,6 +22,8 @@ from dynotune.schema.task import IsolateLoader, RecordTrace, TimeWindow
 from ...fakes import spec
 
 CALLS = """
+import gc
+gc.disable()
 import os, sys, time, torch
 net = torch.nn.Linear(8, 8)
 number = 0

@@ -1,6 +1,7 @@
 """A cache of samples: what comes out is what went in, whoever shares it and whatever happens to its files."""
 
 import json
+import multiprocessing
 import os
 import pickle
 import signal
@@ -192,35 +193,24 @@ def test_cache_is_a_dataset_as_the_one_it_holds_and_goes_to_spawned_workers(tmp_
     assert other[np.int64(3)][1] == 3
 
 
-JOB = """
-import sys
-from pathlib import Path
-from tests.runtime.data.test_cache import Squares, are_squares, cache_of
-sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-folder = Path(sys.argv[1])
-for _ in range(3):
-    assert are_squares(cache_of(Squares(folder / "drawn", size=5000), folder, int(sys.argv[2])))
-"""
+def job(folder, room, begin):
+    """Three epochs, in a process of its own."""
+    torch.set_num_threads(1)
+    begin.wait()
+    for _ in range(3):
+        assert are_squares(cache_of(Squares(folder / "drawn", size=5000), folder, room))
 
 
 @pytest.mark.parametrize("room", [40 * 21_000, 10 * 21_000])
 def test_two_jobs_that_begin_at_once_share_a_folder_and_its_limit(tmp_path, room):
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(tmp_path), str(room)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for job in jobs:
-        assert job.stdout.readline() == "ready\n"
-    for job in jobs:
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    assert [job.communicate(timeout=120)[0] for job in jobs] == ["", ""]
-    assert [job.returncode for job in jobs] == [0, 0]
+    processes = multiprocessing.get_context("fork")
+    begin = processes.Barrier(2, timeout=120)
+    jobs = [processes.Process(target=job, args=(tmp_path, room, begin)) for _ in range(2)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join(timeout=120)
+    assert [each.exitcode for each in jobs] == [0, 0]
     assert 0.8 * room < size(tmp_path) <= room
     assert all(path.name.isdigit() for path in files(tmp_path))
 

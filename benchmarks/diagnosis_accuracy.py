@@ -18,7 +18,7 @@ plant were written without knowledge of the rules. Of each:
 `name`, `program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted,
 `args`, `env` and `stdin`, a text. Where that hand has words of its own, a words.json beside it gives for each
 the ids that mean it. `--fixed` runs them with `--fixed`, as programs that plant nothing. `--sources` takes
-the published programs of public.py, in which nobody planted anything: their findings are for readers.
+the published programs of benchmarks/field, in which nobody planted anything: their findings are for readers.
 `--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need
 two GPUs. `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes:
 it does not count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each
@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from public_programs import public
+from lab.field.programs import published
 
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.rank_attribution import attributed
@@ -148,7 +148,7 @@ def of_another_hand(folder: Path, device: str, only: Sequence[str], fixed: bool)
 def of_publishers(sources: Path, device: str, only: Sequence[str]) -> Iterator[Case]:
     """Those whose packages and sources are there, each in a folder of its own with what it reads."""
     work = Path(tempfile.gettempdir(), "dynotune-published")
-    for program in public(sources, device):
+    for program in published(sources, device):
         if (not only or program.name in only) and not program.missing():
             env, command = tuple(program.environment().items()), tuple(program.command(device))
             yield Case(program.name, device, None, None, (), command, env, cwd=folder_of(program, work))

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")
 PEERS = ("autotune", "slowai")
 DYNOTUNE = [sys.executable, "-m", "dynotune"]
-PAIRS = {"verify": 8, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
+PAIRS = {"verify": 8, "hand": 6, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
 """At most: what is clear after the first look, at 4 pairs, takes no more."""
 FIRST_LOOK = 4
 SLACK = 3.0
@@ -93,6 +93,8 @@ def needs_no_run(kind: str, program: Program, rows: Mapping[str, Row]) -> Row | 
     missing."""
     if kind in PEERS and kind in program.cannot:
         return {"cannot": program.cannot[kind]}
+    if kind == "hand":
+        return {"as": "written"} if program.hand == AS_WRITTEN else None
     if kind == "tune" or kind in PEERS:
         return None
     recipe = recipe_of(rows)
@@ -144,6 +146,8 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_
         row = _tune(program, folder, setup, limit_s)
     elif kind == "verify":
         row = _verify(program, folder, rows, setup, limit_s)
+    elif kind == "hand":
+        row = _hand(kind, program, folder, setup, limit_s)
     else:
         row = _against(kind, program, folder, rows, setup, limit_s)
     return {**row, "wall_s": round(time.monotonic() - began_s, 1)}
@@ -284,17 +288,38 @@ def _against(
     """The recipe against the program as it is informed, or as a tool chose, in fresh pairs."""
     words = program.hand if kind == "informed" else str(chosen(kind, rows))
     arms = program.arms(words, setup.device)
+    recipe = [*arms.recipe, *recipe_of(rows)]
+    return {"words": words, **_pairs(kind, program, folder, setup, limit_s, arms.command, arms.other, recipe)}
+
+
+def _hand(kind: str, program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
+    """What the informed hand gains over the program as written, in fresh pairs."""
+    arms = program.arms(program.hand, setup.device)
+    found = _pairs(kind, program, folder, setup, limit_s, arms.command, arms.recipe, arms.other)
+    return {"words": program.hand, **found}
+
+
+def _pairs(
+    kind: str,
+    program: Program,
+    folder: Path,
+    setup: Setup,
+    limit_s: float,
+    command: Sequence[str],
+    baseline: Sequence[str],
+    candidate: Sequence[str],
+) -> Row:
+    """Fresh pairs of a command with the settings of two arms."""
     budget_s = limit_s - GRACE_S
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "comparison.json"
-        ours = ["compare", *arms.recipe, *recipe_of(rows), "--in-process", "never"]
-        ours += [word for setting in arms.other for word in ("--baseline", setting)]
+        ours = ["compare", *candidate, "--in-process", "never"]
+        ours += [word for setting in baseline for word in ("--baseline", setting)]
         ours += ["--pairs", str(PAIRS[kind]), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
-        ran = _dynotune(ours, program, folder, setup, limit_s, command=arms.command)
+        ran = _dynotune(ours, program, folder, setup, limit_s, command=command)
         if not out.is_file():
             return ran
-        found = json.loads(out.read_text())
-    return {"words": words, **of_comparison(found)}
+        return of_comparison(json.loads(out.read_text()))
 
 
 def of_comparison(comparison: Row) -> Row:

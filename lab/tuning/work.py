@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dynotune.schema.errors import DynotuneError
 from lab.provenance import describe
 from lab.result_file import opened, read
-from lab.tuning.parts import KINDS, Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
+from lab.tuning.parts import Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
 from lab.tuning.programs import Program
 from lab.tuning.rows import told
 from lab.tuning.tables import (
@@ -26,11 +26,8 @@ from lab.tuning.tables import (
     tune_within,
 )
 
+Taken = TypeVar("Taken", bound=Program)
 TABLE_KINDS = ("table", "table-tune")
-
-
-def kinds_of(program: Program, device: str) -> list[str]:
-    return [*KINDS, *(TABLE_KINDS if device in program.table else ())]
 
 
 def left(program: Program, rows: dict[str, Row], kind: str) -> bool:
@@ -45,18 +42,28 @@ def left(program: Program, rows: dict[str, Row], kind: str) -> bool:
 
 
 def plan(
-    programs: Sequence[Program], kinds: Sequence[str], result: dict[str, Any], setup: Setup, tables: Path
+    programs: Sequence[Taken],
+    kinds: Sequence[str],
+    result: dict[str, Any],
+    setup: Setup,
+    tables: Path = Path(),
+    rows_of: Callable[[dict[str, Any], Taken], dict[str, Row]] | None = None,
 ) -> float:
-    """Print what is left of each program, with minutes; their sum, in seconds."""
+    """Print what is left of each program, with minutes; their sum, in seconds.
+
+    Args:
+        tables: folder of the tables, of programs that have any.
+        rows_of: where a result keeps the parts of a program; None: where `rows_in` does.
+    """
     total_s = 0.0
     for program in programs:
         if missing := program.missing():
             print(f"{program.name:14} skipped, without {', '.join(missing)}")
             continue
-        rows = result.get("programs", {}).get(program.name, {})
+        rows = (rows_of or rows_in)(result, program)
         cells = []
-        for kind in kinds_of(program, setup.device):
-            if kind not in kinds:
+        for kind in kinds:
+            if kind in TABLE_KINDS and setup.device not in program.table:
                 continue
             part_s = planned_s(
                 kind, program, rows, result.get("tables", {}).get(program.name, {}), setup, tables
@@ -91,13 +98,29 @@ def table_file(program: Program, device: str, tables: Path) -> Path:
     return tables / f"{program.name}_{device}.json"
 
 
+def rows_in(result: dict[str, Any], program: Program) -> dict[str, Row]:
+    """A program's parts in a result, which what is put into them stays in."""
+    rows: dict[str, Row] = result.setdefault("programs", {}).setdefault(program.name, {})
+    return rows
+
+
 def work_on(
-    program: Program, kinds: Sequence[str], setup: Setup, out: Path, left_s: Callable[[], float]
+    program: Taken,
+    kinds: Sequence[str],
+    setup: Setup,
+    out: Path,
+    left_s: Callable[[], float],
+    rows_of: Callable[[dict[str, Any], Taken], dict[str, Row]] | None = None,
 ) -> None:
-    """All parts of one program that are left and fit into the time."""
-    for kind in KINDS:
-        rows = read(out).get("programs", {}).get(program.name, {})
-        if kind not in kinds or not left(program, rows, kind):
+    """All parts of one program that are left and fit into the time, in the given order.
+
+    Args:
+        rows_of: where a result keeps the parts of a program; None: where `rows_in` does.
+    """
+    rows_of = rows_of or rows_in
+    for kind in kinds:
+        rows = rows_of(read(out), program)
+        if kind in TABLE_KINDS or not left(program, rows, kind):
             continue
         row = needs_no_run(kind, program, rows)
         if row is None:
@@ -107,7 +130,7 @@ def work_on(
             began = datetime.now(UTC).isoformat(timespec="seconds")
             row = {"gpu": _card(), **do(kind, program, rows, setup, left_s()), "began": began}
         with opened(out) as result:
-            result.setdefault("programs", {}).setdefault(program.name, {})[kind] = row
+            rows_of(result, program)[kind] = row
         print(f"{program.name}: {kind} {told(kind, row)}", flush=True)
 
 

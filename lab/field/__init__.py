@@ -1,0 +1,1 @@
+"""Programs that nobody of this project wrote: where they are from, what they read, how they are started."""

@@ -26,7 +26,7 @@ from .report.studies import diagnosis
 from .report.summaries import summary
 
 PAGE = Path(__file__).parents[1] / "docs" / "guides" / "python.md"
-HEAVY = ("torch", "numpy", "scipy", "rich", "psutil", "pynvml", "plotly", "typer", "IPython")
+HEAVY = ("torch", "numpy", "scipy", "rich", "psutil", "pynvml", "typer", "IPython")
 
 
 @pytest.fixture(autouse=True)

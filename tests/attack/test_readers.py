@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from dynotune import api
-from dynotune.report.page import html
 from dynotune.schema import document
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.observation import Observation
@@ -106,8 +105,7 @@ def hostile(path):
     return api.load(path)
 
 
-def test_no_text_of_a_document_acts_on_a_terminal_or_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "_plotly", lambda: "")
+def test_no_text_of_a_document_acts_on_a_terminal_or_a_page(tmp_path):
     next(reader for reader in READERS if reader.name == "document").seeds(tmp_path)
     for path in sorted(tmp_path.glob("*.json")):
         found = hostile(path)

@@ -14,7 +14,7 @@ import dynotune
 from dynotune.cli import COMMANDS
 
 SOURCE = Path(dynotune.__file__).parent
-HEAVY = ("numpy", "plotly", "psutil", "pynvml", "rich", "scipy")
+HEAVY = ("numpy", "psutil", "pynvml", "rich", "scipy")
 NOT_THE_PARENT = ("agent", "runtime", "claims/programs")  # all need a program with torch around them
 
 

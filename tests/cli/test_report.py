@@ -10,20 +10,21 @@ import msgspec
 import pytest
 
 from dynotune import cli
-from dynotune.report.page import html
 from dynotune.schema import document, private
+from dynotune.schema.diagnosis import Examination
 from dynotune.schema.document import write
 from dynotune.schema.study import Study
 
 from ..report import answers, studies
+from ..report.accounts import ACCOUNT
 from ..report.summaries import summary
+from ..report.timed_starts import FOUND
 
 
 @pytest.fixture(autouse=True)
-def light(monkeypatch):
-    """A wide terminal, and pages without Plotly's five megabytes."""
+def wide(monkeypatch):
+    """A wide terminal."""
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
 
 
 @pytest.fixture
@@ -121,11 +122,22 @@ def test_a_diagnosis_and_a_trace_are_told_as_they_were(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--html", "--markdown"])
-def test_of_a_trace_there_is_no_page(capsys, tmp_path, option):
-    write(tmp_path / "trace.json", summary())
-    _, err = report(capsys, tmp_path / "trace.json", option, tmp_path / "x", exit_code=2)
-    assert "is a trace, which has no page" in err
+def test_of_an_examination_there_is_no_page(capsys, tmp_path, option):
+    write(tmp_path / "doctor.json", Examination(facts={}, findings=[], unknown=[]))
+    _, err = report(capsys, tmp_path / "doctor.json", option, tmp_path / "x", exit_code=2)
+    assert "is an examination, which has no page" in err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [(summary, "DataLoader"), (lambda: ACCOUNT, "8.50 GiB"), (lambda: FOUND, "A start takes 5 s")],
+)
+def test_report_writes_page_and_markdown_of_traces_memory_and_starts(capsys, tmp_path, made, told):
+    write(tmp_path / "found.json", made())
+    page, text = tmp_path / "page.html", tmp_path / "page.md"
+    report(capsys, tmp_path / "found.json", "--html", page, "--markdown", text)
+    assert told in page.read_text() and told in text.read_text()
 
 
 @pytest.mark.parametrize(

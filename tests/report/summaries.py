@@ -9,6 +9,7 @@ from dynotune.schema.trace_summary import (
     RANK_PHASES,
     Calls,
     Cause,
+    CauseChange,
     Communication,
     Copies,
     DeviceTime,
@@ -24,6 +25,7 @@ from dynotune.schema.trace_summary import (
     RankTime,
     Shares,
     Straggler,
+    TraceDifference,
     TraceSummary,
 )
 
@@ -239,3 +241,33 @@ def on_the_host(**changes: Any) -> TraceSummary:
         "notes": [],
     }
     return summary(**(fields | changes))
+
+
+def difference(**changes) -> TraceDifference:
+    before = summary()
+    after = summary(
+        files=["after.json.gz"],
+        shares=Shares(
+            compute=0.75,
+            exposed_copy=0.1,
+            exposed_communication=0.0,
+            idle_host=0.15,
+            idle_loader=0.0,
+            idle_sync=0.0,
+            idle_kernel=0.0,
+            idle_other=0.0,
+        ),
+    )
+    fields = {
+        "before": before,
+        "after": after,
+        "per": "step",
+        "before_s": 0.0473,
+        "after_s": 0.039,
+        "changes": [
+            CauseChange(id="loader-bound", before_s=0.0066, after_s=0.0),
+            CauseChange(id="sync-per-step", before_s=0.002, after_s=0.0021, where=ITEM),
+        ],
+        "verdict": "A step took 47.3 ms before and 39 ms after.",
+    }
+    return TraceDifference(**(fields | changes))

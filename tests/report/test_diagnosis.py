@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report import loudness
-from dynotune.report.bars import OF_A_STEP, Bar
-from dynotune.report.diagnosis import diagnosis_report
+from dynotune.report import loudness, on_terminal
+from dynotune.report.parts import OF_A_STEP, columns
 from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import (
     Delayed,
@@ -69,7 +68,7 @@ def diagnosis(**changes: Any) -> Diagnosis:
 
 def text_of(shown: Diagnosis, *, width: int = 100, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, **more)
-    console.print(diagnosis_report(shown))
+    console.print(on_terminal(shown))
     return console.file.getvalue()
 
 
@@ -77,11 +76,12 @@ def single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_diagnosis_begins_with_the_command_the_bottleneck_and_the_verdict():
+def test_diagnosis_begins_with_the_command_and_the_bottleneck_and_ends_with_the_verdict():
     lines = text_of(diagnosis()).splitlines()
-    assert [line.split()[0] for line in lines[:4]] == ["command", "steps", "bottleneck", "verdict"]
+    assert [line.split()[0] for line in lines[:3]] == ["command", "steps", "bottleneck"]
     assert "python train.py --data 'my photos'" in lines[0]
     assert "120 of 23 ms, median 22 ms, slowest hundredth from 50 ms" in lines[1]
+    assert lines[-1].split() == ["verdict", *diagnosis().verdict.split()]
 
 
 def test_parts_of_the_bar_are_told_apart_without_colour():
@@ -96,7 +96,7 @@ def test_parts_of_the_bar_are_told_apart_without_colour():
 )
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
     shares = Shares(**{p.field: share / sum(parts) for p, share in zip(OF_A_STEP, parts, strict=True)})
-    cells = Bar(OF_A_STEP, shares).cells(width)
+    cells = columns([part.of(shares) for part in OF_A_STEP], width)
     assert sum(cells) == width
     for part, drawn in zip(OF_A_STEP, cells, strict=True):
         assert abs(drawn - width * part.of(shares)) < 1.0001
@@ -105,7 +105,7 @@ def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
 def test_the_legend_names_each_part_with_its_share_and_time():
     text = single_spaced(text_of(diagnosis()))
     assert "A step, 23 ms, the device busy for 32%" in text
-    assert "i waits for input 61% 14.0 ms" in text
+    assert "░ waits for input 61% 14.0 ms" in text
     assert "communication" not in text
 
 
@@ -113,7 +113,7 @@ def test_without_a_device_operators_and_python_are_named():
     shown = diagnosis(busy_share=None)
     text = single_spaced(text_of(shown))
     assert "█ operators 30%" in text
-    assert "h Python between operators 5.0%" in text
+    assert "▚ Python between operators 5.0%" in text
 
 
 def test_a_finding_says_what_it_costs_where_and_what_to_paste():
@@ -148,7 +148,7 @@ def test_pasted_line_says_to_the_shell_what_was_run(width):
         WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)]
     )
     text = text_of(diagnosis(command=command, findings=[found], bottleneck="none"), width=width)
-    pasted = text[text.index("dynotune compare") :].rstrip()
+    pasted = text[text.index("dynotune compare") :].partition("\n\n")[0]
     assert shlex.split(pasted.replace(" \\\n", " ")) == [
         "dynotune",
         "compare",
@@ -189,7 +189,7 @@ def test_findings_of_jitter_follow_the_others_when_a_diagnosis_has_both():
     text = text_of(diagnosis(findings=[uneven, WORKERS]))
     assert text.index("num-workers-zero") < text.index("Jitter") < text.index("gc-jitter")
     slow = msgspec.structs.replace(TIMING, slow=[SlowStep(index=3, step_s=0.09, wait_s=0.0)])
-    assert "the slowest step took 90 ms, a typical step 22 ms" in single_spaced(
+    assert "The slowest step took 90 ms, a typical step 22 ms" in single_spaced(
         text_of(diagnosis(steps=slow))
     )
 
@@ -262,7 +262,7 @@ def test_piped_there_is_no_colour_and_on_a_plain_terminal_only_ascii_bars():
     console = Console(
         file=io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii", errors="replace"), width=100
     )
-    console.print(diagnosis_report(diagnosis()))
+    console.print(on_terminal(diagnosis()))
     console.file.flush()
     assert "iiiiiiii" in raw.getvalue().decode("ascii")
     assert "########" in raw.getvalue().decode("ascii")
@@ -307,7 +307,7 @@ def test_forecasts_name_the_setting_and_what_a_step_takes_at_least():
 
 
 @pytest.mark.parametrize("num_findings", [1, 3, 12])
-def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_the_rest(
+def test_on_a_terminal_an_answer_fits_a_screen_verdict_last_and_verbose_gives_the_rest(
     num_findings, monkeypatch
 ):
     many = [
@@ -321,7 +321,7 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_t
     monkeypatch.setattr(sys, "stdout", Terminal())
     lines = text_of(shown, width=80).splitlines()
     assert len(lines) <= 24
-    assert lines[0].startswith("verdict ")
+    assert lines[-2].startswith("verdict ") and lines[-1].split() == ["(train.py:31)."]
     assert "--verbose" in " ".join(lines)
     assert "Ask for workers." in " ".join(lines)
     assert num_findings <= 4 or "and 8 more" in " ".join(lines)

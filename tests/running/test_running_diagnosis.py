@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from dynotune.report import as_text, running_report
+from dynotune.report import as_text, on_terminal
 from dynotune.running import diagnose_running, running_diagnosis
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
@@ -104,7 +104,7 @@ def test_diagnosis_hides_secrets_and_quotes_names_when_the_program_is_hostile(st
     env = {"HF_TOKEN": "hf_abcdefghijklmnop1234", "RANK": "1\n2", "TORCH_LOGS": hostile}
     code = f"{READY} # --api-key=abcd1234efgh5678 {hostile}"
     diagnosis = diagnose(started(code, env=env).pid)
-    shown = as_text(running_report(document.without_secrets(diagnosis)))
+    shown = as_text(on_terminal(document.without_secrets(diagnosis)))
     stored = document.encode(diagnosis).decode()
     for text in (shown, stored):
         assert "hf_abcdefghijklmnop1234" not in text

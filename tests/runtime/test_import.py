@@ -25,7 +25,7 @@ print(next(kept).tolist())
 ALONE = """
 import importlib, pkgutil, sys
 sys.modules |= dict.fromkeys(
-    ("elftools", "jinja2", "msgspec", "platformdirs", "plotly", "psutil", "pynvml", "rich", "scipy", "typer")
+    ("elftools", "jinja2", "msgspec", "platformdirs", "psutil", "pynvml", "rich", "scipy", "typer")
 )
 import dynotune.runtime
 names = [module.name for module in pkgutil.walk_packages(dynotune.runtime.__path__, "dynotune.runtime.")]

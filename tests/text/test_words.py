@@ -215,11 +215,7 @@ def test_verdict_says_less_or_more_used_when_the_objective_is_not_time(compariso
         == "uses 20% less memory"
     )
     less = comparison(objective="energy", verdict="faster", speedup=1.25, ci=(1.111, 1.4))
-    assert words.gained(less) == ("20.0%", "10.0% to 28.6%")
-    assert words.gained(comparison(verdict="faster", speedup=1.25, ci=(1.2, 1.3))) == (
-        "1.25×",
-        "1.20× to 1.30×",
-    )
+    assert words.answered(less) == ("uses 20% less energy", "10.0% to 28.6%")
     assert (
         words.verdict(comparison(objective="memory", verdict="slower", speedup=0.8)) == "uses 25% more memory"
     )
@@ -228,6 +224,19 @@ def test_verdict_says_less_or_more_used_when_the_objective_is_not_time(compariso
         == "uses 2.50 times the energy"
     )
     assert words.verdict(comparison(objective="energy", verdict="same")) == "no effect: within ±1%"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "speedup", "ci", "answer"),
+    [
+        ("faster", 1.25, (1.2, 1.3), ("1.25× faster", "1.20× to 1.30×")),
+        ("slower", 0.5556, (0.45, 0.69), ("1.80× slower", "1.45× to 2.22×")),
+        ("faster", 1.04, (1.01, 1.07), ("4% faster", "+1.0% to +7.0%")),
+        ("undecided", 1.02, (0.97, 1.07), ("undecided", "0.97× to 1.07×")),
+    ],
+)
+def test_answer_is_one_number_in_one_direction(comparison, verdict, speedup, ci, answer):
+    assert words.answered(comparison(verdict=verdict, speedup=speedup, ci=ci)) == answer
 
 
 def test_a_verdict_says_in_what_it_is_faster(comparison):

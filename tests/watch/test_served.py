@@ -273,7 +273,8 @@ SEEN = """(() => ({
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   verdict: document.getElementById("verdict").textContent,
   state: document.getElementById("state").textContent,
-  plots: [...document.querySelectorAll(".plot")].map((plot) => plot.querySelectorAll("path.js-line").length),
+  plots: [...document.querySelectorAll(".plot")].map((plot) => (
+    plot.querySelector("canvas") ? Number(plot.dataset.lines) : 0)),
   points: Object.values(series.step || {}).map((rows) => rows.length),
   ranks: document.querySelector("#tables table")?.querySelectorAll("tr").length - 1,
   paper: getComputedStyle(document.body).backgroundColor,

@@ -181,26 +181,25 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     """Return the type and the report of each kind of document. An observation first becomes a diagnosis."""
     from dynotune import report
     from dynotune.doctor import all_rules
-    from dynotune.report.startup import starts
-    from dynotune.report.study import study_report
-    from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+    from dynotune.schema.precision import Precision
     from dynotune.schema.startup import Startup
     from dynotune.schema.study import Study
     from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
     costs = {rule.id: rule.costs for rule in all_rules().values()}
     return {
-        "study": (Study, study_report),
-        "comparison": (Comparison, report.comparison_table),
-        "observation": (Diagnosis, report.diagnosis_report),
-        "diagnosis": (Diagnosis, report.diagnosis_report),
-        "trace": (TraceSummary, trace_report),
-        "trace_difference": (TraceDifference, difference_report),
-        "memory": (MemoryAccount, report.memory_report),
+        "study": (Study, report.on_terminal),
+        "comparison": (Comparison, report.on_terminal),
+        "observation": (Diagnosis, report.on_terminal),
+        "diagnosis": (Diagnosis, report.on_terminal),
+        "trace": (TraceSummary, report.on_terminal),
+        "trace_difference": (TraceDifference, report.on_terminal),
+        "memory": (MemoryAccount, report.on_terminal),
+        "precision": (Precision, report.on_terminal),
         "examination": (Examination, functools.partial(report.examination_report, costs=costs)),
-        "startup": (Startup, starts.startup_report),
+        "startup": (Startup, report.on_terminal),
     }
 
 

@@ -109,7 +109,7 @@ def show(comparison: Comparison, json: str | None) -> None:
 
     Raises CommandFailed if the command failed in one of the arms, so that there is no comparison.
     """
-    from dynotune.report import comparison_table
+    from dynotune.report import on_terminal
 
-    answers.show(comparison_table, comparison, json)
+    answers.show(on_terminal, comparison, json)
     api.raise_if_failed(comparison, with_output=json == "-")

@@ -12,7 +12,6 @@ from dynotune.cli.options import FailOnSeverity, Json, option
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
-from dynotune.text import words
 
 
 @runs_a_command("settings", "warmup_steps", "window_steps", "seed", "page_cache", "run_to_end")
@@ -50,19 +49,17 @@ def diagnose(
             diagnosis, path = api.diagnosed(run, watcher, isolate_loader=isolate_loader, delays=delays)
         answers.say(f"Observed: {path}")
         answers.show(api.report_of, diagnosis, json)
-    if any(finding.candidates for finding in diagnosis.findings) and replay is None:
-        answers.say(f"Next: dynotune tune -- {words.command(run.command)}")
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 
 def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record: bool) -> None:
     """Diagnose a program that runs already, and print what was seen of it."""
-    from dynotune.report import Progress, console, running_report
+    from dynotune.report import Progress, console, on_terminal
     from dynotune.running import diagnose_running
 
     with Progress(console(stderr=True)) as watcher:
         diagnosis = diagnose_running(pid, record=record, running=watcher.running)
-    answers.show(running_report, diagnosis, json)
+    answers.show(on_terminal, diagnosis, json)
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 

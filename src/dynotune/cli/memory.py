@@ -37,7 +37,7 @@ def memory(
 ) -> None:
     check_json(json)
     limit_bytes = num_bytes(max_size, "--max-size") or api.MAX_SNAPSHOT_BYTES
-    from dynotune.report import Progress, console, memory_report
+    from dynotune.report import Progress, console, on_terminal
 
     if file is not None:
         if context.find_root().obj:
@@ -47,7 +47,7 @@ def memory(
                 f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out."
             )
         with from_elsewhere(file):
-            answers.show(memory_report, api.read_snapshot(file, max_bytes=limit_bytes), json)
+            answers.show(on_terminal, api.read_snapshot(file, max_bytes=limit_bytes), json)
         return
     batches = batch_settings(values)
     if predict is not None and not batches:
@@ -60,8 +60,8 @@ def memory(
     with Progress(console(stderr=True)) as progress:
         asked = _numbers("--predict", predict or "")
         account, folder = live_memory(run, progress, batches=batches, card=gpu, asked=asked)
-    answers.show(memory_report, account, json)
     answers.say(f"Recorded: {folder}")
+    answers.show(on_terminal, account, json)
 
 
 def batch_settings(text: str | None) -> list[Setting]:

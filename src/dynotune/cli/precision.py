@@ -22,9 +22,9 @@ def precision(
     check_json(json)
     run_options.check_run(context, run, [])
     from dynotune.measure.checks import lowest_precision
-    from dynotune.report import Progress, console, precision_report
+    from dynotune.report import Progress, console, on_terminal
 
     with Progress(console(stderr=True)) as progress:
         found, folder = lowest_precision.boundary(run, progress, metric=metric or "", budget_s=budget)
-    answers.show(precision_report, found, json)
     answers.say(f"Recorded: {folder}")
+    answers.show(on_terminal, found, json)

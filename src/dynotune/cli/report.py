@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RECIPE, PAGE = "recipe.toml", "report.html"
 STDOUT = Path("-")
-PAGES = ("study", "comparison", "observation", "diagnosis")
+WITHOUT_PAGE = ("examination",)
 LONGEST_RECIPE_BYTES = 1 << 20
 
 
@@ -54,7 +54,7 @@ def report(
         return
     file = api.file_of(path or _last())
     noun = api.noun_of(file)
-    if noun not in PAGES and (html or markdown):
+    if noun in WITHOUT_PAGE and (html or markdown):
         hint = "Leave --html and --markdown out."
         raise UsageError(f"{file} is {api.with_article(noun)}, which has no page.", hint=hint)
     with from_elsewhere(file):

@@ -108,7 +108,7 @@ def time(
     from dynotune.measure.bench import Interrupted
     from dynotune.measure.live import StartRequest
     from dynotune.measure.startup import starting
-    from dynotune.report import console
+    from dynotune.report import console, on_terminal
     from dynotune.report.startup import starts
 
     check_json(json)
@@ -133,7 +133,7 @@ def time(
                 f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True
             )
             raise
-    answers.show(starts.startup_report, timed, json)
+    answers.show(on_terminal, timed, json)
 
 
 Caches = Annotated[Path | None, option("startup_caches")]

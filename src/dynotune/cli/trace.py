@@ -134,15 +134,12 @@ def _answer(
 ) -> Answer:
     """Explain one trace, or the difference between two traces. `notes`: warnings known before the files were
     read."""
-    from dynotune.report.trace import difference_report, trace_report
-    from dynotune.schema.trace_summary import TraceSummary
+    from dynotune.report import on_terminal
 
     found, why = api.explained(arguments, asked, notes=notes)
     if why:
         answers.say(why)
-    if isinstance(found, TraceSummary):
-        return found, lambda kept: trace_report(kept, top=top)
-    return found, lambda kept: difference_report(kept, top=top)
+    return found, lambda kept: on_terminal(kept, top=top)
 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:

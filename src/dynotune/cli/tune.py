@@ -146,8 +146,7 @@ def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path,
 def _watched(work: Callable[[Watcher], T]) -> T:
     """Do the work with its progress on stderr; Interrupted is raised after printing how to continue."""
     from dynotune.measure.bench import Interrupted
-    from dynotune.report import Progress, console
-    from dynotune.report.study import study_report
+    from dynotune.report import Progress, console, on_terminal
     from dynotune.schema import document
     from dynotune.schema.study import Study
     from dynotune.search import tune as studies
@@ -160,7 +159,7 @@ def _watched(work: Callable[[Watcher], T]) -> T:
             which = resumption.resume_with(stopped.folder)
             study = document.read(stopped.folder / studies.FILE, Study)
             if study.trials or study.estimates:
-                screen.print(study_report(study))
+                screen.print(on_terminal(study))
             screen.print(
                 f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True
             )
@@ -213,7 +212,7 @@ def _copy(source: Path, target: Path, option: str) -> None:
 def show(study: Study, json: str | None, *, recipe: Path) -> None:
     """Print the study, unless its JSON goes to standard output. `recipe`: the path of the recipe, if there is
     one."""
-    from dynotune.report.study import study_report
+    from dynotune.report import on_terminal
 
     if json != "-":
-        answers.show(lambda kept: study_report(kept, recipe=str(recipe)), study, None)
+        answers.show(lambda kept: on_terminal(kept, recipe_path=str(recipe)), study, None)

@@ -1,32 +1,59 @@
-"""Show a comparison's answer in the terminal: verdict, both arms side by side, void pairs and warnings."""
+"""Lay out a comparison: both arms side by side, each pair, what was read back, and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from dynotune.report import loudness
-from dynotune.report.layout import table
-from dynotune.schema.comparison import ArmSummary, Comparison, FailedArm, Voided
+from dynotune.report import loudness, machine
+from dynotune.report.blocks import (
+    Answer,
+    Piece,
+    Column,
+    CommandLine,
+    Commands,
+    Fields,
+    Forest,
+    Interval,
+    Lines,
+    Listing,
+    Marked,
+    Note,
+    On,
+    Phrase,
+    Report,
+    Section,
+    Span,
+    Table,
+    Tone,
+    wary,
+)
+from dynotune.report.repetition import again
+from dynotune.schema.comparison import ArmSummary, Comparison, FailedArm, Pair, Verdict, Voided
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Readback
+from dynotune.schema.run import EnvironmentChange, Objective, Readback
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-VERDICT_STYLES = {
-    "faster": "bold green",
-    "slower": "bold red",
-    "same": "bold cyan",
-    "undecided": "bold yellow",
-    None: "bold red",
+VERDICT_TONES: dict[Verdict | None, Tone] = {
+    "faster": "good",
+    "slower": "bad",
+    "same": "note",
+    "undecided": "wary",
+    None: "bad",
 }
-
-
 NUM_ARMS = 2
+NUM_IN_HEAD = 3
+"""Number of figures of both arms that stand in a page's head."""
+MOST_LAST_LINES = 40
+NOTHING = "–"
+AS_IT_IS = "the command as it is"
+_LARGE = {"same": "No effect", "undecided": "Undecided"}
+_IN_EFFECT = {
+    True: Marked("●", "in effect", "good"),
+    False: Marked("×", "not in effect", "bad"),
+    None: Marked("□", "unverified", "wary"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,50 +69,231 @@ class Figure:
         return cls(label, list(map(written, values)), sum(value is not None for value in values))
 
 
-def comparison_table(comparison: Comparison) -> RenderableType:
-    """Show the answer: verdict, interval, both arms side by side, void pairs, and warnings."""
-    parts: list[RenderableType] = [_headline(comparison)]
-    if comparison.failed is not None:
-        parts.append(_failure(comparison, comparison.failed))
-    if comparison.pairs or (comparison.failed is None and comparison.verdict != "same"):
-        parts.append(Padding(_arms(comparison), (1, 0)))
-    parts.append(_notes(comparison))
-    return Group(*parts)
-
-
-def _headline(comparison: Comparison) -> RenderableType:
-    settings, own = words.settings(comparison.candidate_settings, separator=" "), comparison.run.settings
-    against = words.settings(own, separator=" ") if own else "the command as it is"
-    lines = [
-        Text.assemble(("command   ", "dim"), words.command(comparison.run.command)),
-        Text.assemble(("compared  ", "dim"), settings, (" against ", "dim"), against),
-        Text.assemble(("verdict   ", "dim"), (words.verdict(comparison), VERDICT_STYLES[comparison.verdict])),
-    ]
-    if comparison.reason:
-        lines.append(Text.assemble(("          ", "dim"), comparison.reason))
-    return Group(*lines)
-
-
-def _arms(comparison: Comparison) -> RenderableType:
-    ratio = "ratio:" if comparison.run.objective in ("memory", "energy") else "speed-up:"
-    rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
-    compared = objective(comparison)
-    rows.add_row(
-        "settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), ""
+def layout(comparison: Comparison) -> Report:
+    compared = [_compared(comparison)]
+    failed = [_failure(comparison, comparison.failed)] if comparison.failed is not None else []
+    has_arms = comparison.pairs or (comparison.failed is None and comparison.verdict != "same")
+    return Report(
+        kicker=kicker("dynotune compare", comparison.run.objective),
+        answer=_answer(comparison),
+        command=words.shell(comparison.run.command),
+        head=[
+            Fields([("command", words.command(comparison.run.command))], on=On.LONG),
+            Fields([("compared", compared[0])], on=On.TERMINAL),
+            Fields(list(_stats(comparison)), on=On.PAGE),
+        ],
+        settings=list(map(str, comparison.candidate_settings)),
+        sections=[
+            *failed,
+            *([Note(comparison.reason, tone="dim")] if comparison.reason else []),
+            _pairs(comparison),
+            *([_arms(comparison)] if has_arms else []),
+            *_notes(comparison),
+            *wary(sentences(comparison)),
+            _settings(comparison),
+            _results(),
+            _repeat(comparison),
+            machine.section(comparison.facts),
+        ],
+        footer=f"Comparison {comparison.id}. All that is shown here is in its comparison.json.",
     )
-    rows.add_row(compared.label, *compared.texts, Text(words.speedup(comparison), style="bold"))
-    rows.add_row(f"{comparison.confidence:.0%} interval", "", "", words.interval(comparison.ci))
-    num = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
+
+
+def kicker(command: str, objective: Objective) -> str:
+    """Name what made a page, and the objective where it is not the usual one."""
+    return command if objective == "throughput" else f"{command} · {objective}"
+
+
+def _compared(comparison: Comparison) -> Phrase:
+    settings = words.settings(comparison.candidate_settings, separator=" ")
+    return (Span(settings), Span(" against ", "dim"), against(comparison))
+
+
+def against(comparison: Comparison) -> str:
+    own = comparison.run.settings
+    return words.settings(own, separator=" ") if own else AS_IT_IS
+
+
+def _answer(comparison: Comparison) -> Answer:
+    found, between = words.answered(comparison)
+    interval = f"{between} at {comparison.confidence:.0%}" if between else ""
+    tone = VERDICT_TONES[comparison.verdict]
+    arms = (
+        f"with {words.settings(comparison.candidate_settings, separator=' ')} against {against(comparison)}."
+    )
+    if comparison.failed is not None:
+        found = f"the command failed in the {comparison.failed.arm}"
+        line = f"no verdict: {found}, {words.ending(comparison.failed.exit_code)}"
+        return Answer(large="Failed", line=line, sentence=f"{_capital(found)} {arms}", tone=tone)
+    if comparison.verdict is None and comparison.pairs:
+        num = len(comparison.pairs)
+        found = f"stopped after {num} {noun(comparison)}{'' if num == 1 else 's'}"
+        interval = ", ".join(words.times(_ratio(pair)) for pair in comparison.pairs)
+        line = f"no verdict: {found}: {interval}"
+        return Answer(
+            large="Stopped", line=line, rest=interval, sentence=f"{_capital(found)} {arms}", tone=tone
+        )
+    basis = f"on {words.basis(comparison)}" if comparison.num_pairs else ""
+    is_ratio = comparison.verdict not in ("faster", "slower")
+    rest = ", ".join(filter(None, [f"speed-up {interval}" if is_ratio and interval else interval, basis]))
+    line = f"{found}{f' ({rest})' if rest else ''}"
+    sentence = f"{_capital(found)}{',' if ':' in found else ''} {arms}"
+    large = _LARGE.get(comparison.verdict or "", _capital(found) if comparison.verdict else "No verdict")
+    return Answer(large=large, line=line, rest=rest, sentence=sentence, tone=tone)
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _ratio(pair: Pair) -> float | None:
+    return pair.baseline_s / pair.candidate_s if pair.candidate_s > 0 else None
+
+
+def _figures(comparison: Comparison) -> list[Figure]:
+    """Return the compared figure, and those that are not compared, each figure once."""
+    figures = [objective(comparison), *others(comparison.baseline, comparison.candidate)]
+    return list({figure.label: figure for figure in figures}.values())
+
+
+def _stats(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    for figure in _figures(comparison)[:NUM_IN_HEAD]:
+        yield _capital(figure.label), words.arrow(*figure.texts)
+    yield f"{_capital(noun(comparison))}s", _num_pairs(comparison)
+    if name := machine.name_of(comparison.facts):
+        yield "Machine", name
+
+
+def _num_pairs(comparison: Comparison) -> str:
     void = f", {len(comparison.voided)} void" if comparison.voided else ""
-    rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
-    for figure in arms(comparison.baseline, comparison.candidate):
+    return f"{max(comparison.num_pairs, len(comparison.pairs))} of at most {comparison.max_pairs}{void}"
+
+
+def noun(comparison: Comparison) -> str:
+    return "block" if comparison.within else "pair"
+
+
+def _failure(comparison: Comparison, failed: FailedArm) -> Section:
+    chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
+    arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
+    what = f"It failed in the {arm}, {words.ending(failed.exit_code)}."
+    blocks: list[Piece] = [Note((Span(what, "bad"),))]
+    blocks += [Listing("The last lines that it printed", failed.last_lines[:MOST_LAST_LINES])]
+    return Section("The command failed", blocks)
+
+
+def _pairs(comparison: Comparison) -> Section:
+    """Lay out the picture of the pairs, its numbers, and the pairs that do not count."""
+    unit = noun(comparison)
+    ratios = [
+        (at, ratio) for at, pair in enumerate(comparison.pairs, 1) if (ratio := _ratio(pair)) is not None
+    ]
+    whole = comparison.speedup if comparison.speedup and comparison.speedup > 0 else None
+    rows = [
+        Interval("", f"{unit} {at}", ratio, None, "○", "dim", (words.times(ratio), ""))
+        for at, ratio in ratios
+    ]
+    if whole is not None:
+        figures = (words.speedup(comparison), f"({words.interval(comparison.ci)})" if comparison.ci else "")
+        rows.insert(0, Interval("", "all", whole, sound_interval(comparison.ci), "●", "note", figures))
+    legend: list[tuple[str, Tone, str]] = [("○", "dim", f"one {unit}")]
+    if whole is not None:
+        legend.insert(0, ("●", "note", f"all together, with the interval at {comparison.confidence:.0%}"))
+    forest = Forest("The speed-up with its interval, and each pair", rows, comparison.margin, legend=legend)
+    void = [[str(one.pair), one.reason] for one in comparison.voided]
+    return Section(
+        "The interval",
+        [
+            *([Note(sentence) for sentence in (_how(comparison), *_in_blocks(comparison))] if ratios else []),
+            *([forest] if rows else []),
+            pairs_table(comparison, ("Baseline", "Candidate"), ("baseline", "candidate")),
+            Table("Void, and left out", [Column("Pair", "number"), Column("Why")], void, cards=False),
+        ],
+        on=On.PAGE,
+    )
+
+
+def sound_interval(ci: tuple[float, float] | None) -> tuple[float, float] | None:
+    return ci if ci is not None and ci[0] > 0 and ci[1] < float("inf") else None
+
+
+def pairs_table(
+    comparison: Comparison, sides: tuple[str, str], arms: tuple[str, str], caption: str = ""
+) -> Table:
+    """Lay out a row for each pair.
+
+    Args:
+        sides: headers of the columns of both arms; `arms`: what each is called as the one that ran first.
+    """
+    names = dict(zip(("baseline", "candidate"), arms, strict=True))
+    rows = []
+    for number, pair in enumerate(comparison.pairs, start=1):
+        values = [value_of(side, comparison.run.objective) for side in (pair.baseline_s, pair.candidate_s)]
+        rows.append([str(number), names[pair.first], *values, words.times(_ratio(pair), digits=3)])
+    caption = caption or f"Each {noun(comparison)}: the ratio is the baseline's value over the candidate's"
+    numbers = [Column(side, "number") for side in (*sides, "Ratio")]
+    return Table(
+        caption, [Column("Pair", "number"), Column("First"), *numbers], rows, folded=True, cards=False
+    )
+
+
+def value_of(value: float, objective: Objective) -> str:
+    """Write one run's value of an objective for a column: bytes, joules or seconds, without more words."""
+    if objective == "memory":
+        return words.num_bytes(value)
+    return f"{value:.4g}" if objective == "energy" else words.duration(value, column=True)
+
+
+def _how(comparison: Comparison) -> str:
+    """Say how the arms were compared, and how the picture of the pairs is read."""
+    if comparison.within:
+        how = "Each block compared both arms within one process"
+        if comparison.stretch_steps:
+            how += f": at least {comparison.stretch_steps} steps with the candidate "
+            how += "and at least as many without, twice each"
+    else:
+        how = "Each pair is one fresh run of each arm, in random order"
+    margin = words.share_margin(comparison.margin)
+    step = f" A step is: {comparison.step}." if comparison.step else ""
+    return f"{how}. Right of 1× the candidate is better. Grey: less than {margin} difference.{step}"
+
+
+def _in_blocks(comparison: Comparison) -> list[str]:
+    """Return sentences on what blocks said before fresh pairs, and on the baseline in the blocks."""
+    before, shift = comparison.blocks, comparison.baseline_shift
+    return [
+        *([words.blocks_before(before)] if before is not None else []),
+        *([words.baseline_in_blocks(shift)] if shift is not None else []),
+        *([comparison.only_chooses] if comparison.only_chooses else []),
+    ]
+
+
+def _arms(comparison: Comparison) -> Section:
+    found, between = words.answered(comparison)
+    is_proved = comparison.verdict in ("faster", "slower")
+    ratio = "ratio" if comparison.run.objective in ("memory", "energy") else "speed-up"
+    compared = objective(comparison)
+    answer = found if is_proved and comparison.speedup is not None else words.speedup(comparison)
+    sides = [_settings_of(comparison.run.settings), _settings_of(comparison.candidate_settings)]
+    rows: list[list[Phrase | Lines]] = [
+        ["settings", *sides, ""],
+        [compared.label, *compared.texts, Span(answer, VERDICT_TONES[comparison.verdict])],
+        [f"{comparison.confidence:.0%} interval", "", "", between or words.interval(comparison.ci)],
+        ["blocks" if comparison.within else "pairs", "", "", _num_pairs(comparison)],
+    ]
+    for figure in others(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
         if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
-            rows.add_row(figure.label, *figure.texts, "", style="dim")
-    return rows
+            rows.append([(Span(text, "dim")) for text in (figure.label, *figure.texts, "")])
+    header = [Column("", "text"), Column("baseline"), Column("candidate"), Column("" if is_proved else ratio)]
+    return Section("Both arms", [Table("Medians of the runs of each arm", header, rows, cards=False)])
 
 
-def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
+def _settings_of(settings: Sequence[Setting]) -> Lines:
+    return Lines(tuple(map(str, settings)) or ("as it is",))
+
+
+def others(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
     """Show figures that are not compared; one that is unknown for both arms is left out, except the first
     two."""
     arms = (baseline, candidate)
@@ -93,24 +301,30 @@ def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
         Figure.of("time to first step", [arm.time_to_first_step_s for arm in arms], words.duration),
         Figure.of("a step, median", [arm.median_step_s for arm in arms], words.duration),
     ]
-    others = [
+    rest = [
         Figure.of("start, until steady", [arm.start_s for arm in arms], words.duration),
         Figure.of("waits for the loader", [arm.loader_wait_share for arm in arms], words.share),
         Figure.of("memory, peak", [arm.peak_rss_bytes for arm in arms], words.num_bytes),
         Figure.of("device memory, peak", [arm.peak_device_bytes for arm in arms], words.num_bytes),
     ]
-    return always + [figure for figure in others if figure.num_known]
+    return always + [figure for figure in rest if figure.num_known]
 
 
 def objective(comparison: Comparison) -> Figure:
-    """Show the compared objective of both arms."""
+    """Show the compared objective of both arms.
+
+    The candidate's value follows from the baseline's by the stated ratio. The ratio comes from pairs, so the
+    quotient of two medians would be another number beside it.
+    """
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
+    ratio = comparison.speedup if comparison.speedup and comparison.speedup > 0 else None
     if comparison.run.objective == "throughput":
-        if unit == "sample":
-            return Figure.of("samples/s", [arm.samples_per_s for arm in arms], words.rate)
-        return Figure.of(
-            "steps/s", [1 / arm.s_per_step if arm.s_per_step else None for arm in arms], words.rate
-        )
+        rates = [arm.samples_per_s for arm in arms]
+        if unit != "sample":
+            rates = [1 / arm.s_per_step if arm.s_per_step else None for arm in arms]
+        if rates[0] is not None and ratio is not None:
+            rates[1] = rates[0] * ratio
+        return Figure.of(f"{unit}s/s", rates, words.rate)
     label = {
         "latency-p99": "a step, 99th percentile",
         "time-to-first-step": "time to first step",
@@ -118,37 +332,35 @@ def objective(comparison: Comparison) -> Figure:
         "energy": f"energy a {unit}",
     }[comparison.run.objective]
     values = [arm.value for arm in arms]
+    if values[0] is not None and ratio is not None:
+        values[1] = values[0] / ratio
     return Figure.of(label, values, lambda value: words.value(value, comparison.run.objective, unit))
 
 
-def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
-    chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
-    arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
-    what = f"The command failed in the {arm}, {words.ending(failed.exit_code)}."
-    lines = [Text(what, style="red"), *(Text(f"  │ {line}", style="dim") for line in failed.last_lines)]
-    return Padding(Group(*lines), (1, 0, 0, 0))
-
-
-def _notes(comparison: Comparison) -> RenderableType:
-    lines = [Text(text, style="dim") for text in _measured(comparison)]
-    lines += [void_line(f"void: pair {voided.pair}: ", voided) for voided in comparison.voided]
+def _notes(comparison: Comparison) -> list[Piece]:
+    notes: list[Piece] = [Note(text, tone="dim", on=On.LONG) for text in _measured(comparison)]
+    notes += [
+        Note(void(voided), label=f"void: pair {voided.pair}", on=On.TERMINAL) for voided in comparison.voided
+    ]
     for change in comparison.set_by:
-        removed, kept = f"{change.name} removed", ", held back" if change.kept else ""
-        what = removed if change.value is None else str(Setting(f"env.{change.name}", change.value))
-        lines.append(
-            Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}")
-        )
-    lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
-    return Group(*lines)
+        kept = ", held back" if change.kept else ""
+        said = f"{_change(change)} in {change.file}:{change.line}{kept}"
+        notes.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
+    return notes
 
 
-def void_line(label: str, voided: Voided) -> Text:
-    """Show a pair that does not count: why, and its ratio if it has values."""
-    values = voided.values
-    ratio = (
-        "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
+def void(voided: Voided) -> Phrase:
+    """Say why a pair does not count, and its ratio if it has values."""
+    if voided.values is None:
+        return voided.reason
+    ratio = words.times(_ratio(voided.values))
+    return (voided.reason, Span(f" ({ratio}, not evidence)", "dim"))
+
+
+def _change(change: EnvironmentChange) -> str:
+    return (
+        f"{change.name} removed" if change.value is None else str(Setting(f"env.{change.name}", change.value))
     )
-    return Text.assemble((label, "yellow"), voided.reason, (ratio, "dim"))
 
 
 def _measured(comparison: Comparison) -> list[str]:
@@ -156,8 +368,7 @@ def _measured(comparison: Comparison) -> list[str]:
     if comparison.within and comparison.stretch_steps:
         lines.append(
             f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps "
-            "with the "
-            "candidate and at least as many without, twice each. --in-process never compares fresh processes."
+            "with the candidate and as many without, twice each. --in-process never compares fresh processes."
         )
         lines += [
             f"While {one.knob}={one.asked} was on, dynotune read {one.found} ({one.witness})."
@@ -173,24 +384,20 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
-    if (
-        not comparison.within
-        and comparison.run.window_steps is not None
-        and comparison.run.warmup_steps is not None
-    ):
+    run = comparison.run
+    if not comparison.within and run.window_steps is not None and run.warmup_steps is not None:
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
         waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
-        most = "at most " if waits else ""
         beside = f", of the far faster candidate up to {more}" if more is not None else ""
         lines.append(
-            f"Each run timed {most}{comparison.run.window_steps} steps as a whole{beside}, "
-            f"after {comparison.run.warmup_steps} steps of warm-up."
+            f"Each run timed {'at most ' if waits else ''}{run.window_steps} steps as a whole{beside}, "
+            f"after {run.warmup_steps} steps of warm-up."
         )
     return lines
 
 
-def warnings(comparison: Comparison) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     """Write the comparison's warnings as sentences, and name the settings whose effect was not verified."""
     return [*comparison.warnings, *unverified(comparison.readback.values())]
 
@@ -203,3 +410,57 @@ def unverified(readbacks: Iterable[Readback]) -> list[str]:
             why = one.found.reason if isinstance(one.found, Unknown) else one.detail
             said.append(f"{one.knob}={one.asked} is unverified" + (f": {why.rstrip('.')}." if why else "."))
     return said
+
+
+def _settings(comparison: Comparison) -> Section:
+    readback = comparison.readback
+    rows = [[str(one), *_read_back(readback.get(one.knob))] for one in comparison.candidate_settings]
+    header = [
+        Column("Setting", "code"),
+        Column("The program has", "code"),
+        Column("Seen at"),
+        Column("Answer", "whole"),
+    ]
+    set_by = [
+        [
+            f"{one.name}={'@unset' if one.value is None else one.value}",
+            f"{one.file}:{one.line}",
+            "yes" if one.kept else "no",
+        ]
+        for one in comparison.set_by
+    ]
+    variables = [Column("Variable", "code"), Column("Where", "code"), Column("Held back")]
+    return Section(
+        "Settings",
+        [
+            Table("The candidate's settings, read back from the running program", header, rows),
+            Table("Variables that the program set itself", variables, set_by),
+        ],
+        on=On.PAGE,
+    )
+
+
+def _read_back(readback: Readback | None) -> list[Phrase | Marked]:
+    if readback is None:
+        return [NOTHING, NOTHING, Marked(NOTHING, "not read back")]
+    has = f"unknown: {readback.found.reason}" if isinstance(readback.found, Unknown) else readback.found
+    return [has, readback.witness or NOTHING, _IN_EFFECT[readback.ok]]
+
+
+def _results() -> Section:
+    said = (
+        "A comparison times both arms and reads their settings back. It does not compare losses or outputs: ",
+        Span("dynotune tune", "code"),
+        " does, for settings that may change rounding.",
+    )
+    return Section("Results", [Note(said)], on=On.PAGE)
+
+
+def _repeat(comparison: Comparison) -> Section:
+    knobs = [setting.knob for setting in comparison.candidate_settings]
+    explained = [
+        CommandLine(f"What {knob} may change", ["dynotune", "knobs", *words.shell([knob])]) for knob in knobs
+    ]
+    where = ("In ", Span(str(comparison.run.cwd), "code"), ":")
+    lines = [CommandLine("Compare again", again(comparison)), *explained]
+    return Section("Repeat it", [Note(where), Commands(lines)], on=On.PAGE)

@@ -1,11 +1,8 @@
-"""Show how a step answered delays of its parts."""
+"""Lay out how a step answered delays of its parts."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from __future__ import annotations
 
-from dynotune.report.layout import table
-from dynotune.report.loudness import is_brief
-from dynotune.report.trace_parts import title
+from dynotune.report.blocks import Piece, Column, Note, On, Section, Table
 from dynotune.schema.delays import DelayTest, DelayTests
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -21,25 +18,24 @@ NAMES = {
 }
 
 
-def delays_report(delays: DelayTests | Unknown) -> list[RenderableType]:
-    """Return the table of delays; nothing in a brief report, or if none was tested."""
-    if is_brief() or isinstance(delays, Unknown) or not delays.tests:
+def section(delays: DelayTests | Unknown) -> list[Piece]:
+    """Return the table of delays; [] if none was tested."""
+    if isinstance(delays, Unknown) or not delays.tests:
         return []
-    grid = table("delayed:text", "by:number", "a step longer by:number", "so:text")
+    rows = []
     for test in delays.tests:
         first = test.answers[0]
         reach = words.duration((first.ci[1] - first.ci[0]) / 2)
-        grid.add_row(
-            " ".join(filter(None, [NAMES[test.part], words.plain(test.place)])),
-            words.duration(first.delay_s),
-            f"{words.duration(max(0.0, first.longer_s))} ± {reach}",
-            conclusion(test),
-        )
-    lines = [
-        Text(f"not delayed: {NAMES.get(part, part)}, {why}", "dim") for part, why in delays.untested.items()
+        name = " ".join(filter(None, [NAMES[test.part], test.place]))
+        longer = f"{words.duration(max(0.0, first.longer_s))} ± {reach}"
+        rows.append([name, words.duration(first.delay_s), longer, conclusion(test)])
+    header = [Column("delayed"), Column("by", "number"), Column("a step longer by", "number"), Column("so")]
+    untested = [
+        Note(f"not delayed: {NAMES.get(part, part)}, {why}", tone="dim")
+        for part, why in delays.untested.items()
     ]
     detail = f"{words.duration(delays.wall_s)}, without a profiler"
-    return [Group(title(HEADING, detail), grid, *lines)]
+    return [Section(HEADING, [Table("", header, rows), *untested], aside=detail, on=On.ALL_OF_IT)]
 
 
 def conclusion(test: DelayTest) -> str:

@@ -1,71 +1,100 @@
-"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and
-unknowns."""
+"""Lay out a diagnosis: where a step's time goes, findings worst first, what is unknown, and the verdict."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
-from dynotune.report.bars import OF_A_STEP, Bar, Legend
-from dynotune.report.delays import delays_report
-from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
-from dynotune.report.loudness import is_brief, most
-from dynotune.report.own_option import comparison
-from dynotune.report.tested import briefly, in_words, refuted_report
-from dynotune.report.trace_parts import place, prose, title
+from dynotune.report import delays, machine, own_option
+from dynotune.report.blocks import (
+    Answer,
+    Piece,
+    Cell,
+    Column,
+    CommandLine,
+    Commands,
+    Fields,
+    Findings,
+    Item,
+    Note,
+    On,
+    Phrase,
+    Report,
+    Section,
+    Span,
+    Table,
+    warnings,
+)
+from dynotune.report.breakdown import Breakdown
+from dynotune.report.loudness import is_verbose, most
+from dynotune.report.places import place, prose
+from dynotune.report.steps import parts_table, stacked
+from dynotune.report.tested import briefly, in_words, tested_findings
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.setting import one_arm
 from dynotune.schema.timing import Timing
 from dynotune.text import words
 
-NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
-NUM_UNKNOWN = 10
-NUM_IN_BRIEF = 3
-"""Number of further findings that a screen has room for, one line each; a remedy and a command take one's
-place."""
+NUM_UNKNOWN, MOST_UNKNOWN = 10, 60
+MOST_EVIDENCE = 20
 LONGEST_REASON = 120
+NOTHING = "–"
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
+REFUTED = "Refuted by delays"
+WHY_REFUTED = (
+    "a delay of the part that the finding blames did not make a step longer, so its cure saves nothing now"
+)
+NONE = "none: no rule found anything that costs a hundredth of a step"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
 NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
 """Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than
 1%."""
 
 
-def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
+def layout(diagnosis: Diagnosis) -> Report:
     speed = [finding for finding in diagnosis.findings if finding.kind != "jitter"]
-    jitter = [finding for finding in diagnosis.findings if finding.kind == "jitter"]
-    parts: list[RenderableType] = [
-        _head(diagnosis),
-        *_shares(diagnosis),
-        *delays_report(diagnosis.delay_tests),
-        *_findings("Findings", speed, diagnosis.command),
-        *refuted_report(diagnosis.refuted),
-        *([] if is_brief() and not jitter else _jitter(diagnosis, jitter)),
-        *upper_bounds_report(diagnosis.upper_bounds),
-        *forecasts_report(diagnosis.forecasts),
-        *([] if is_brief() else _not_known(diagnosis.unknown)),
-    ]
-    notes = [Text.assemble(("note: ", "yellow"), prose(note)) for note in diagnosis.notes]
-    if is_brief():
-        notes = [
-            *notes[:1],
-            Text("--verbose adds evidence, all remedies and notes, and what no rule could judge.", "dim"),
-        ]
-    parts += [Text("\n").join(notes)] if notes else []
-    # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
-    pieces = [piece for part in parts for piece in (part, Text())]
-    return Group(*pieces[: -1 if is_brief() else None])
+    return Report(
+        kicker="dynotune diagnose",
+        answer=_answer(diagnosis),
+        command=words.shell(diagnosis.command),
+        head=[Fields(_head(diagnosis), on=On.LONG), Fields(list(_stats(diagnosis)), on=On.PAGE)],
+        use=_use(diagnosis),
+        sections=[
+            *_step(diagnosis),
+            *delays.section(diagnosis.delay_tests),
+            _findings("Findings", speed, diagnosis.command),
+            *_refuted(diagnosis.refuted),
+            *_jitter(diagnosis),
+            *upper_bounds(diagnosis.upper_bounds),
+            *forecasts(diagnosis.forecasts),
+            *_not_known(diagnosis.unknown),
+            *_notes(diagnosis),
+            _repeat(diagnosis),
+            machine.section(diagnosis.facts),
+        ],
+        footer="dynotune diagnose --json FILE writes all that is shown here.",
+    )
 
 
-def _head(diagnosis: Diagnosis) -> RenderableType:
-    command = ("command", words.plain(words.command(diagnosis.command)))
-    verdict = ("verdict", prose(diagnosis.verdict, style="bold"))
-    if is_brief():
-        return fields([verdict, command])
+def bottleneck(diagnosis: Diagnosis) -> str:
+    """Name the part that limits the command; without a device, its work is compute."""
+    is_compute = diagnosis.bottleneck == "device" and diagnosis.busy_share is None
+    return "compute" if is_compute else diagnosis.bottleneck
+
+
+def _answer(diagnosis: Diagnosis) -> Answer:
+    verdict = prose(diagnosis.verdict)
+    if diagnosis.bottleneck == "none":
+        rest = "nothing that could be avoided holds this command up"
+        return Answer(large="No bottleneck", rest=rest, sentence=verdict, line=verdict, tone="good")
+    large = bottleneck(diagnosis).capitalize()
+    return Answer(large=large, rest="limits this command", sentence=verdict, line=verdict)
+
+
+def _head(diagnosis: Diagnosis) -> list[tuple[str, Phrase]]:
     steps = [("steps", _steps(diagnosis.steps))] if isinstance(diagnosis.steps, Timing) else []
-    return fields([command, *steps, ("bottleneck", Text(diagnosis.bottleneck, style="bold")), verdict])
+    limits = ("bottleneck", Span(bottleneck(diagnosis), "strong"))
+    return [("command", words.command(diagnosis.command)), *steps, limits]
 
 
 def _steps(timing: Timing) -> str:
@@ -81,49 +110,89 @@ def _steps(timing: Timing) -> str:
     return ", ".join(told)
 
 
-def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
-    shares, timing = diagnosis.shares, diagnosis.steps
-    if isinstance(shares, Unknown) or isinstance(timing, Unknown):
+def _stats(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    steps = diagnosis.steps
+    if not isinstance(steps, Unknown):
+        yield "A step", f"{words.duration(steps.step_s)}, median {words.duration(steps.median_step_s)}"
+        yield "Slowest hundredth of steps", f"from {words.duration(steps.p99_step_s)}"
+        if steps.samples_per_s is not None:
+            yield "Samples/s", words.rate(steps.samples_per_s)
+        if diagnosis.busy_share is not None:
+            yield "Device busy", words.share(diagnosis.busy_share)
+    if name := machine.name_of(diagnosis.facts):
+        yield "Machine", name
+
+
+def _use(diagnosis: Diagnosis) -> list[CommandLine]:
+    """Return what to type next: the search for settings, if a finding names one."""
+    if not any(finding.candidates for finding in diagnosis.findings):
         return []
-    busy = diagnosis.busy_share
-    detail = words.duration(timing.step_s) + (
-        "" if busy is None else f", the device busy for {words.share(busy)}"
-    )
-    legend = Legend(
-        OF_A_STEP, shares, lambda share: words.duration(share * timing.step_s, column=True), busy is not None
-    )
-    return [Group(title("A step", detail), Bar(OF_A_STEP, shares), legend)]
+    return [
+        CommandLine("Find and prove what helps", ["dynotune", "tune", "--", *words.shell(diagnosis.command)])
+    ]
 
 
-def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
+def _repeat(diagnosis: Diagnosis) -> Section:
+    lines = []
+    if diagnosis.findings:
+        explain = ["dynotune", "explain", *words.shell([diagnosis.findings[0].id])]
+        lines.append(CommandLine("What the first finding means, and when it is wrong", explain))
+    again = ["dynotune", "diagnose", "--", *words.shell(diagnosis.command)]
+    lines.append(CommandLine("Diagnose again", again))
+    return Section("What to do next", [Commands(lines)], on=On.PAGE)
+
+
+def _step(diagnosis: Diagnosis) -> list[Piece]:
+    """Lay out a step as one bar with its parts."""
+    side = Breakdown.of("A step", diagnosis)
+    if isinstance(side, Unknown):
+        return []
+    busy = (
+        "" if diagnosis.busy_share is None else f", the device busy for {words.share(diagnosis.busy_share)}"
+    )
+    bar, table = stacked([side]), parts_table([side])
+    blocks: list[Piece] = [Section("Where a step goes", [bar, table], on=On.PAGE)]
+    if not isinstance(diagnosis.steps, Unknown):
+        aside = f"{words.duration(diagnosis.steps.step_s)}{busy}"
+        blocks.insert(0, Section("A step", [bar], aside=aside, on=On.TERMINAL))
+    return blocks
+
+
+def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> Section:
     if not findings:
-        return [title(heading, "none: no rule found anything that costs a hundredth of a step")]
-    if not is_brief():
-        return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
-    offers = next((one for one in findings[:NUM_IN_BRIEF] if one.candidates), findings[0])
-    few = findings[1 : NUM_IN_BRIEF + (offers is findings[0])]
-    rest = [_finding(one, command, only_remedy=True) if one is offers else _title_of(one) for one in few]
-    left = len(findings) - 1 - len(rest)
-    more = [Text(f"and {left} more", style="dim")] if left else []
-    return [Group(title(heading, UPPER_BOUNDS), _finding(findings[0], command), *rest, *more)]
+        return Section(heading, [Note(f"{NONE[0].upper()}{NONE[1:]}.")])
+    return Section(heading, [Findings([item(finding, command) for finding in findings])], aside=UPPER_BOUNDS)
 
 
-def _finding(finding: Finding, command: Sequence[str], *, only_remedy: bool = False) -> RenderableType:
-    """Show a finding: its title, and below it claim, place and remedy, or `only_remedy`; then its
-    commands."""
-    grid = _title_of(finding)
-    grid.add_row("", prose(finding.remedy) if only_remedy else Text("\n").join(_lines(finding)))
-    return Group(grid, *_commands(finding, command))
+def item(finding: Finding, command: Sequence[str] = ("COMMAND",), *, costs: str = "") -> Item:
+    """Lay out a finding.
 
-
-def _title_of(finding: Finding) -> Table:
-    """Show severity, id and share of a finding."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, width=8)
-    grid.add_column(overflow="fold")
-    severity = Text(finding.severity, style=SEVERITY_STYLES[finding.severity])
-    grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (cost(finding), "dim")))
-    return grid
+    Args:
+        command: the user's command, for the lines to paste.
+        costs: why the finding costs time, from its rule; "" to leave it out.
+    """
+    lines = []
+    if finding.candidates:
+        arguments = [*words.shell(map(str, one_arm(finding.candidates))), "--", *words.shell(command)]
+        lines.append(CommandLine("Prove it", ["dynotune", "compare", *arguments]))
+    if finding.option is not None and (own := own_option.comparison(finding.option, command)):
+        lines.append(CommandLine("Prove the program's own option", own))
+    who = "For an administrator" if finding.needs_root else "In a shell"
+    lines += [CommandLine(who, [line]) for line in finding.commands]
+    return Item(
+        id=finding.id,
+        severity=finding.severity,
+        cost=cost(finding),
+        claim=prose(finding.claim),
+        place=place(finding.where),
+        test=in_words(finding),
+        remedy=prose(finding.remedy),
+        predicted=[f"{setting}: {words.predicted(saves)}" for setting, saves in finding.predicted.items()],
+        evidence=[prose(line) for line in finding.evidence[: most(MOST_EVIDENCE)]],
+        also=finding.also,
+        commands=lines,
+        about=[("costs", costs)] if costs else [],
+    )
 
 
 def cost(finding: Finding) -> str:
@@ -137,38 +206,21 @@ def cost(finding: Finding) -> str:
     return ", ".join(part for part in (kind, bound, briefly(finding)) if part)
 
 
-def _lines(finding: Finding) -> list[Text]:
-    lines = [prose(finding.claim), *filter(None, [place(finding.where)])]
-    lines += [prose(told, style="dim")] if (told := in_words(finding)) and not is_brief() else []
-    num_evidence = 0 if is_brief() else most(NUM_EVIDENCE)
-    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:num_evidence]]
-    if finding.also and not is_brief():
-        lines.append(Text(f"explains {words.plain(', '.join(finding.also))}", style="dim"))
-    if finding.remedy:
-        lines.append(prose(finding.remedy))
-    return lines
+def _refuted(refuted: Sequence[Finding]) -> list[Piece]:
+    """Lay out refuted findings with the figures of their tests."""
+    if not refuted:
+        return []
+    on = On.ALL_OF_IT if is_verbose() else On.PAGE
+    table = tested_findings(REFUTED, refuted, on=on)
+    return [Section(REFUTED, [table], aside=WHY_REFUTED, on=on)]
 
 
-def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for setting, found in finding.predicted.items():
-        lines.append(Text(f"  {words.plain(setting)}: {words.predicted(found)}", style="dim"))
-    if finding.candidates:
-        arguments = [*map(str, one_arm(finding.candidates)), "--", *command]
-        lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
-    if finding.option is not None and (given := comparison(finding.option, command)):
-        lines.append(ShellCommand(given, indent=2))
-    lines += [
-        Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold")
-        for line in finding.commands
-    ]
-    return lines
-
-
-def _jitter(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[RenderableType]:
+def _jitter(diagnosis: Diagnosis) -> list[Piece]:
+    findings = [finding for finding in diagnosis.findings if finding.kind == "jitter"]
     if findings:
-        return _findings("Jitter", findings, diagnosis.command)
-    return [title("Jitter", told)] if (told := jitter_in_words(diagnosis)) else []
+        return [_findings("Jitter", findings, diagnosis.command)]
+    said = jitter_in_words(diagnosis)
+    return [Section("Jitter", [Note(f"{said[0].upper()}{said[1:]}.")], on=On.ALL_OF_IT)] if said else []
 
 
 def jitter_in_words(diagnosis: Diagnosis) -> str:
@@ -189,50 +241,75 @@ def jitter_in_words(diagnosis: Diagnosis) -> str:
     return f"the slowest step took {longest}, a typical step {usual}; the cause is not known"
 
 
-def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
-    """List rules that could not judge, one line per reason; reasons that affect most rules come first."""
+def _not_known(unknown: Sequence[NotKnown]) -> list[Piece]:
+    """Lay out rules that could not judge, one line per reason in the terminal; the commonest reasons come
+    first."""
     if not unknown:
         return []
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in unknown:
         by_reason.setdefault((row.missing, row.reason), []).append(row.id)
-    ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
-    lines = [
-        Text.assemble(
-            words.plain(f"{missing}: {reason}", longest=LONGEST_REASON), (f"  ({_some(ids)})", "dim")
-        )
+    ranked = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
+    shown = [
+        Note((prose(f"{missing}: {reason}", longest=LONGEST_REASON), Span(f"  ({_some(ids)})", "dim")))
         for (missing, reason), ids in ranked[: most(NUM_UNKNOWN)]
     ]
     if len(ranked) > most(NUM_UNKNOWN):
-        lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --verbose shows all", style="dim"))
+        shown.append(Note(f"{len(ranked) - NUM_UNKNOWN} more reasons: --verbose shows all", tone="dim"))
+    rows = [[f"{row.id}: {row.missing}", prose(row.reason)] for row in unknown[:MOST_UNKNOWN]]
+    table = Table("Rules that could not judge", [Column("Not known"), Column("Why")], rows, folded=True)
+    detail = f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"
     return [
-        Group(
-            title("Not known", f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"),
-            *lines,
-        )
+        Section("Not known", shown, aside=detail, on=On.LONG),
+        Section("Not known", [table], aside=f"{detail[0].upper()}{detail[1:]}.", on=On.PAGE),
     ]
 
 
-def _some(ids: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(ids) - most} more" if len(ids) > most else ""
-    return words.plain(", ".join(ids[:most]) + more)
+def _some(ids: Sequence[str], num: int = 3) -> str:
+    more = f" and {len(ids) - num} more" if len(ids) > num else ""
+    return ", ".join(ids[:num]) + more
 
 
-def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
-    """Show a row for each part, and the bounds that follow from the parts; [] if no parts were timed."""
-    if isinstance(upper_bounds, Unknown):
-        return _unknown("Upper bounds", upper_bounds)
-    if not upper_bounds:
+def _notes(diagnosis: Diagnosis) -> list[Piece]:
+    notes = warnings(map(prose, diagnosis.notes), "note", on=On.LONG)
+    brief = warnings(map(prose, diagnosis.notes[:1]), "note", on=On.SCREEN)
+    more = Note(
+        "--verbose adds evidence, all remedies and notes, and what no rule could judge.",
+        tone="dim",
+        on=On.SCREEN,
+    )
+    on_page = warnings(map(prose, diagnosis.notes), "note") or [Note("Nothing was noted.")]
+    return [*notes, *brief, more, Section("Be wary of", on_page, on=On.PAGE)]
+
+
+def upper_bounds(found: Sequence[UpperBound] | Unknown) -> list[Piece]:
+    """Lay out a row for each part, and the bounds that follow from the parts; [] if no parts were timed."""
+    if isinstance(found, Unknown):
+        return _unknown("Upper bounds", found)
+    if not found:
         return []
-    rows = table(":whole", ":number", ":number", ":dim")
-    for row in upper_bounds:
+    rows: list[list[Cell]] = []
+    for row in found:
         rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
         cache = f"page cache {row.page_cache}" if row.page_cache else ""
-        detail = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
-        rows.add_row(NAMES[row.part], words.duration(row.step_s), rate, detail)
-    bound = bound_in_words(upper_bounds)
-    told = [prose(bound)] if bound else []
-    return [Group(title("Upper bounds", "what each part reaches alone, a step"), rows, *told)]
+        rows.append(
+            [
+                NAMES[row.part],
+                words.duration(row.step_s),
+                rate,
+                Span("; ".join(filter(None, (cache, *row.notes))), "dim"),
+            ]
+        )
+    header = [Column("Part"), Column("A step", "number"), Column("", "number"), Column("")]
+    bound = bound_in_words(found)
+    table = Table("", header, rows, cards=False)
+    return [
+        Section(
+            "Upper bounds",
+            [table, *([Note(prose(bound))] if bound else [])],
+            aside="what each part reaches alone, a step",
+        )
+    ]
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
@@ -258,23 +335,23 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
 
 
-def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[RenderableType]:
-    """Show a row for each change of the loader with its predicted gain; [] if no prediction was asked for."""
-    if isinstance(forecasts, Unknown):
-        return _unknown("Forecasts of the loader", forecasts)
-    if not forecasts:
+def forecasts(found: Sequence[Forecast] | Unknown) -> list[Piece]:
+    """Lay out a row for each change of the loader, with its predicted gain; [] if none was asked for."""
+    if isinstance(found, Unknown):
+        return _unknown("Forecasts of the loader", found)
+    if not found:
         return []
-    rows = table("with:text", "loader alone:right", "a step:right", "at least:right", ":text")
-    for row in forecasts:
-        times = (words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s))
-        rows.add_row(
-            row.change, *times, "; ".join(words.plain(each) for each in (row.setting, row.note) if each)
-        )
+    names = ("loader alone", "a step", "at least")
+    header = [Column("with"), *(Column(name, "number") for name in names), Column("setting")]
+    rows = []
+    for row in found:
+        times = [words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s)]
+        rows.append([row.change, *times, "; ".join(filter(None, (row.setting, row.note)))])
     aside = "predicted, and the least that a step can take; compare proves it"
-    return [Group(title("Forecasts of the loader", aside), rows)]
+    return [Section("Forecasts of the loader", [Table("", header, rows)], aside=aside)]
 
 
-def _unknown(what: str, unknown: Unknown) -> list[RenderableType]:
+def _unknown(what: str, unknown: Unknown) -> list[Piece]:
     if unknown == NOT_ASKED:
         return []
-    return [Text(f"{what}: unknown, {words.plain(unknown.reason)}", style="dim")]
+    return [Note(f"{what}: unknown, {unknown.reason}", tone="dim", on=On.TERMINAL)]

@@ -3,8 +3,9 @@ out."""
 
 import sys
 
-said = {"quiet": False, "verbose": False}
-"""quiet: print only answers and errors. verbose: also print the rows that reports otherwise leave out."""
+said = {"quiet": False, "verbose": False, "plain": False}
+"""quiet: print only answers and errors. verbose: also print the rows that reports otherwise leave out. plain:
+draw nothing, set nothing in columns, and redraw no line."""
 
 
 def most(num: int) -> int:
@@ -21,3 +22,8 @@ def is_brief() -> bool:
 def is_verbose() -> bool:
     """Tell whether reports show what they otherwise leave out."""
     return said["verbose"]
+
+
+def is_plain() -> bool:
+    """Tell whether reports are sentences alone, for a screen reader."""
+    return said["plain"]

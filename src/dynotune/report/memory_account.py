@@ -1,17 +1,37 @@
-"""Show where a command's device memory goes, on one screen: a bar of terms, what fits, and what would save
-memory."""
+"""Lay out where a command's device memory goes: a bar of terms, what fits, and what would save memory."""
 
-from types import SimpleNamespace
+from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from dataclasses import replace
 
-from dynotune.report.bars import Bar, Part
-from dynotune.report.layout import fields, finding_lines, spaced
-from dynotune.report.trace_parts import place, prose, rows_of, title
+from dynotune.report.blocks import (
+    Answer,
+    Bar,
+    BarRow,
+    Bars,
+    Piece,
+    Cell,
+    Column,
+    CommandLine,
+    Fields,
+    Findings,
+    Lines,
+    Marked,
+    Note,
+    On,
+    Report,
+    Section,
+    Segment,
+    Span,
+    Table,
+    wary,
+)
+from dynotune.report.diagnosis import item
+from dynotune.report.parts import OF_MEMORY
+from dynotune.report.places import place, prose
 from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory import Capacity, Moment, RankMemory, Term, TermName
+from dynotune.schema.memory import Capacity, Moment, RankMemory, Term
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 
@@ -24,75 +44,102 @@ FAR = 16
 change."""
 NOTABLE_BYTES = 256 << 20
 """Report memory of other processes from this size on: the driver keeps less for itself."""
-# fmt: off
-_LOOKS: dict[TermName, tuple[str, str]] = {
-    "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
-    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"), "inputs": ("inputs", "#00838f"),  # noqa: E501
-    "activations": ("activations", "#1565c0"), "temporary": ("temporary buffers", "#64b5f6"),
-    "kept": ("other tensors of the program", "#4db6ac"), "workspaces": ("workspaces of cuBLAS", "#78909c"),
-    "blocks": ("blocks in use", "#1565c0"), "graph-pools": ("pools of CUDA graphs", "#d81b60"),
-    "rounding": ("rounding by the allocator", "#9e9e9e"), "cache": ("cache of the allocator", "#bdbdbd"),
-    "fragmentation": ("free between blocks in use", "#e64a19"),
-    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
-}
-# fmt: on
-LOOKS = {name: Part(name, label, "█", label[0], colour) for name, (label, colour) in _LOOKS.items()}
-"""Name, label and character of each memory term on the screen and on the page."""
+VERDICTS = {"fits": "fits", "too-close": "too close", "does-not-fit": "does not fit"}
+NOTHING = "–"
 
 
-def memory_report(account: MemoryAccount) -> RenderableType:
-    """Show the whole account of memory."""
+def layout(account: MemoryAccount) -> Report:
+    """Lay out the whole account of memory."""
     about = [("snapshot", account.file) if account.file else ("command", words.command(account.command))]
     if account.pretended:
         about.append(("GPU", f"{account.pretended}, which is not here: all is predicted"))
-    parts: list[RenderableType] = [fields((what, words.plain(text)) for what, text in about)]
-    parts += map(_rank, account.ranks)
-    if not account.file:
-        parts.append(_capacity(account.capacity, "run without a GPU" if account.pretended else "measured"))
-    if account.findings:
-        lines = [finding_lines(finding) for finding in account.findings[:NUM_FINDINGS]]
-        parts.append(
-            Group(title("What would save memory", "predicted; compare --objective memory proves it"), *lines)
-        )
+    run = "run without a GPU" if account.pretended else "measured"
+    findings = [item(finding, account.command or ["COMMAND"]) for finding in account.findings[:NUM_FINDINGS]]
+    aside = "predicted; compare --objective memory proves it"
     notes = [*account.notes, *dict.fromkeys(note for rank in account.ranks for note in rank.notes)]
-    if notes:
-        parts.append(Text("\n").join(Text.assemble(("note: ", "yellow"), prose(note)) for note in notes))
-    return spaced(parts)
+    return Report(
+        kicker="dynotune memory",
+        answer=_answer(account),
+        command=words.shell(account.command),
+        head=[Fields(about)],
+        use=_use(account),
+        sections=[
+            *map(_rank, account.ranks),
+            *([] if account.file else _capacity(account.capacity, run)),
+            *([Section("What would save memory", [Findings(findings)], aside=aside)] if findings else []),
+            *wary(map(prose, notes), "note"),
+        ],
+        footer="dynotune memory --json FILE writes all that is shown here.",
+    )
 
 
-def _rank(rank: RankMemory) -> RenderableType:
+def _answer(account: MemoryAccount) -> Answer:
+    """Say how much memory the fullest rank needs at its peak, and the largest batch that fits."""
+    peaks = [rank.peak for rank in account.ranks if isinstance(rank.peak, Moment)]
+    if not peaks:
+        reason = next(
+            (rank.peak.reason for rank in account.ranks if isinstance(rank.peak, Unknown)), "nothing was seen"
+        )
+        sentence = f"The peak of memory is not known: {reason}."
+        return Answer(large="Unknown", line=sentence, sentence=sentence, tone="wary")
+    peak = max(peaks, key=lambda one: one.total_bytes)
+    size = words.num_bytes(peak.total_bytes)
+    largest = max(peak.terms, key=lambda term: term.num_bytes, default=None)
+    mostly = "" if largest is None else f", most of it {OF_MEMORY[largest.name].label}"
+    sentence = f"The peak is {size}{mostly}."
+    if isinstance(account.capacity, Capacity) and not isinstance(account.capacity.largest, Unknown):
+        sentence += f" The largest batch that fits on {account.capacity.card}: {account.capacity.largest}."
+    return Answer(large=size, rest="of device memory at the peak", sentence=sentence, line=sentence)
+
+
+def _use(account: MemoryAccount) -> list[CommandLine]:
+    """Return the line that says what fits, if that is not known and the command is."""
+    if account.file or not isinstance(account.capacity, Unknown) or not account.command:
+        return []
+    option = "--batch-size"
+    line = [
+        "dynotune",
+        "memory",
+        "--values",
+        "arg.batch=8,16",
+        "--",
+        *words.shell(account.command),
+        option,
+        "{batch}",
+    ]
+    what = "What fits: run two batches, with the program's own option for the batch in place of --batch-size"
+    return [CommandLine(what, line)]
+
+
+def _rank(rank: RankMemory) -> Section:
     who = f"GPU {rank.device}" if rank.rank is None else f"Rank {rank.rank}, GPU {rank.device}"
     if isinstance(rank.peak, Unknown):
-        return Group(title(who), Text(f"The peak is not known: {words.plain(rank.peak.reason)}"))
+        return Section(who, [Note(f"The peak is not known: {rank.peak.reason}")])
     steady = rank.steady if isinstance(rank.steady, Moment) else None
-    rows = [
-        (
-            Text("■", style=LOOKS[term.name].style),
-            LOOKS[term.name].label,
+    rows: list[list[Cell]] = [
+        [
+            Marked(OF_MEMORY[term.name], OF_MEMORY[term.name].label),
             words.num_bytes(term.num_bytes),
             words.fine_share(term.num_bytes / max(1, rank.peak.total_bytes)),
-            "" if steady is None else words.num_bytes(steady.of(term.name)) if steady.of(term.name) else "–",
+            ""
+            if steady is None
+            else words.num_bytes(steady.of(term.name))
+            if steady.of(term.name)
+            else NOTHING,
             _whose(term),
-        )
+        ]
         for term in rank.peak.terms
     ]
     after = "between" if rank.trains is not None else "at the end"
-    columns = [
-        ("", "left"),
-        ("", "left"),
-        ("peak", "right"),
-        ("", "right"),
-        (after, "right"),
-        ("mostly", "place"),
-    ]
-    cost = []
+    numbers = ("peak", "", after)
+    header = [Column(""), *(Column(name, "number") for name in numbers), Column("mostly")]
+    sizes = tuple(Segment(part, rank.peak.of(name)) for name, part in OF_MEMORY.items())
+    bars = Bars(f"Memory of {who} at the peak, by what holds it", [BarRow("", "", Bar(sizes))])
+    cost: list[Piece] = []
     if rank.step_s is not None:
         before = "" if rank.before_s is None else f", those before {words.duration(rank.before_s)}"
-        cost.append(Text(f"recorded steps took {words.duration(rank.step_s)}{before}", style="dim"))
-    sizes = SimpleNamespace(**{name: rank.peak.of(name) for name in LOOKS})
-    return Group(
-        title(who, _said(rank, rank.peak)), Bar(list(LOOKS.values()), sizes), rows_of(columns, rows), *cost
-    )
+        cost.append(Note(f"recorded steps took {words.duration(rank.step_s)}{before}", tone="dim"))
+    return Section(who, [bars, Table("", header, rows), *cost], aside=_said(rank, rank.peak))
 
 
 def _said(rank: RankMemory, peak: Moment) -> str:
@@ -110,38 +157,40 @@ def _said(rank: RankMemory, peak: Moment) -> str:
     return told
 
 
-def _whose(term: Term) -> Text:
+def _whose(term: Term) -> Cell:
     """Name the modules with most of a term's memory, else the source line; for a snapshot, source lines with
     sizes."""
     if term.modules and term.name != "blocks":
         told = [
             f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()
         ]
-        return Text(", ".join(told[:NUM_PARTS]), style="cyan")
+        return Span(", ".join(told[:NUM_PARTS]), "code")
     lines = list(term.lines.items())
     if term.name == "blocks":
         sized = ((words.num_bytes(size), place(Place(function=line))) for line, size in lines[:NUM_LINES])
-        return Text("\n").join(Text.assemble(f"{size} ", where) for size, where in sized)
-    return place(Place(function=lines[0][0])) if lines else Text()
+        return Lines(tuple((f"{size} ", *where) for size, where in sized if isinstance(where, tuple)))
+    return place(Place(function=lines[0][0])) if lines else ""
 
 
-def _capacity(found: Capacity | Unknown, run: str) -> RenderableType:
+def _capacity(found: Capacity | Unknown, run: str) -> list[Piece]:
     if isinstance(found, Unknown):
-        return Text(f"What fits is not known: {words.plain(found.reason)}.", style="dim")
-    rows = [
-        (
+        unknown = Note(f"What fits is not known: {found.reason}.", tone="dim")
+        return [replace(unknown, on=On.TERMINAL), Section("What fits", [unknown], on=On.PAGE)]
+    rows: list[list[Cell]] = [
+        [
             f"batch {fit.batch}",
             words.num_bytes(fit.num_bytes if isinstance(fit.measured_bytes, Unknown) else fit.measured_bytes),
             "predicted" if isinstance(fit.measured_bytes, Unknown) else run,
-            {"fits": "fits", "too-close": "too close", "does-not-fit": "does not fit"}[fit.verdict],
-        )
+            VERDICTS[fit.verdict],
+        ]
         for fit in found.fits
     ]
     margin = f"{words.num_bytes(found.limit_bytes)}, with {words.num_bytes(found.margin_bytes)} kept free"
-    lines: list[RenderableType] = [title(f"What fits on {words.plain(found.card)}", margin)]
+    blocks: list[Piece] = []
     if not isinstance(found.largest, Unknown):
         far = found.largest / max([1, *found.measured])
         unsure = f", {far:.0f} times what was run: run it, too" if far > FAR else ""
-        lines.append(Text.assemble((f"The largest batch that fits: {found.largest}", "bold"), unsure))
-    lines.append(rows_of([("", "left"), ("", "right"), ("", "left"), ("", "left")], rows))
-    return Group(*lines)
+        blocks.append(Note((Span(f"The largest batch that fits: {found.largest}", "strong"), unsure)))
+    header = [Column(""), Column("", "number"), Column(""), Column("")]
+    blocks.append(Table("", header, rows, cards=False))
+    return [Section(f"What fits on {found.card}", blocks, aside=margin)]

@@ -1,36 +1,82 @@
-"""Show one table of precisions, and say how low the precision can go."""
+"""Lay out one table of precisions, and say how low the precision can go."""
 
-from rich.console import Group, RenderableType
+from __future__ import annotations
 
-from dynotune.report.layout import spaced, table
-from dynotune.report.trace_parts import prose, title
+from dynotune.report.blocks import Answer, Cell, Column, CommandLine, Fields, Note, On, Report, Section, Table
+from dynotune.report.places import prose
+from dynotune.schema.comparison import MOST_PAIRS, Comparison
 from dynotune.schema.precision import Precision, PrecisionArm
 from dynotune.schema.study import Guarded
 from dynotune.text import words
 
 
-def precision_report(found: Precision) -> RenderableType:
-    """Show the whole answer about precision."""
+def layout(found: Precision) -> Report:
+    """Lay out the whole answer about precision."""
     known = [arm.results for arm in found.arms if arm.results is not None and arm.results.reference]
     against = (
         f"errors against {known[0].reference}, 95%"
         if known
         else "errors unknown: no run in float64 could be had"
     )
-    rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
+    has_memory = found.peak_bytes is not None or any(arm.peak_bytes is not None for arm in found.arms)
+    names = ("precision", "speed (95%)", "error (95%)")
+    header = [
+        *(Column(name, "whole") for name in names),
+        *([Column("memory", "number")] if has_memory else []),
+    ]
     error = f"{known[0].baseline_error:.2g}" if known else ""
-    rows.add_row(f"{found.own}, as written", "1×", error, _memory(found.peak_bytes))
+    own = [f"{found.own}, as written", "1×", error]
+    rows: list[list[Cell]] = [[*own, *([_memory(found.peak_bytes)] if has_memory else [])]]
     made = [arm for arm in found.arms if arm.speed is not None or arm.results is not None]
     for arm in made:
         speed = "" if arm.speed is None else f"{words.speedup(arm.speed)} ({words.interval(arm.speed.ci)})"
-        rows.add_row(arm.name, speed, _error(arm.results), _memory(arm.peak_bytes))
-    lines = [*map(in_words, made), *_not_made(found), boundary_in_words(found)]
-    return spaced([Group(title("Precision", against), rows), Group(*map(prose, lines))])
+        memory = [_memory(arm.peak_bytes)] if has_memory else []
+        rows.append([arm.name, speed, _error(arm.results), *memory])
+    lines = [*map(in_words, made), *_not_made(found)]
+    table = Table("", header, rows, cards=False)
+    conclusion = boundary_in_words(found)
+    return Report(
+        kicker="dynotune precision",
+        answer=Answer(large=_large(found), line=conclusion, sentence=conclusion),
+        command=words.shell(found.command),
+        head=[Fields([("command", words.command(found.command))], on=On.LONG)],
+        use=_use(found),
+        sections=[Section("Precision", [table, *(Note(prose(line)) for line in lines)], aside=against)],
+        footer="dynotune precision --json FILE writes all that is shown here.",
+    )
+
+
+def _large(found: Precision) -> str:
+    best = _best(found)
+    return words.settings(best.settings, separator=" ") if best is not None else f"Stay with {found.own}"
+
+
+def _best(found: Precision) -> PrecisionArm | None:
+    worth = [arm for arm in found.arms if arm.is_worth_it]
+    return max(worth, key=lambda arm: (arm.speed and arm.speed.speedup) or 0.0, default=None)
+
+
+def _open(found: Precision) -> tuple[PrecisionArm, Comparison] | None:
+    """Return the precision that may be faster though its comparison is undecided, with sound results."""
+    for arm in found.arms:
+        speed = arm.speed
+        sound = arm.results is None or arm.results.ok
+        if speed is not None and speed.verdict == "undecided" and (speed.speedup or 0.0) > 1 and sound:
+            return arm, speed
+    return None
+
+
+def _use(found: Precision) -> list[CommandLine]:
+    undecided = _open(found)
+    if _best(found) is not None or undecided is None:
+        return []
+    settings = words.shell(map(str, undecided[0].settings))
+    line = ["dynotune", "compare", *settings, "--pairs", str(MOST_PAIRS), "--", *words.shell(found.command)]
+    return [CommandLine("Decide it", line)]
 
 
 def in_words(arm: PrecisionArm) -> str:
-    """Write a precision's result as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits
-    explain.`"""
+    """Write a precision's result as `bf16: 1.90× faster; errors 300× larger, as expected of bf16.`"""
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
         against = (
@@ -42,7 +88,7 @@ def in_words(arm: PrecisionArm) -> str:
         parts.append("results no worse")
     elif results.ok and results.baseline_error:
         times = results.difference / results.baseline_error
-        parts.append(f"errors {times:.3g} times the baseline's, which its bits explain")
+        parts.append(f"errors {times:.3g}× larger, as expected of {arm.name}")
     if results is not None and not results.ok:
         parts.append(f"do not use it here: {results.reason.rstrip('.')}")
     if arm.metric is not None:
@@ -69,11 +115,17 @@ def _not_made(found: Precision) -> list[str]:
 
 
 def boundary_in_words(found: Precision) -> str:
-    """Say which precision to use for this command."""
-    worth = [arm for arm in found.arms if arm.is_worth_it]
-    best = max(worth, key=lambda arm: (arm.speed and arm.speed.speedup) or 0.0, default=None)
-    if best is None:
+    """Say which precision to use for this command, or which one may be faster."""
+    best, undecided = _best(found), _open(found)
+    if best is None and undecided is None:
         return "No other precision is worth it here."
+    if best is None:
+        assert undecided is not None
+        arm, speed = undecided
+        faster = sum(pair.baseline_s > pair.candidate_s for pair in speed.pairs)
+        what = "block" if speed.within else "pair"
+        were = f" ({faster} of {len(speed.pairs)} {what}s were)" if speed.pairs else ""
+        return f"{arm.name} may be faster{were}: more pairs decide it."
     is_proved = best.metric is not None or (best.results is not None and best.results.no_worse)
     return f"Worth it here: {words.settings(best.settings, separator=' ')}." + (
         "" if is_proved else " Whether your task stands its errors, --metric says."

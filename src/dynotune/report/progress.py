@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from dynotune.report.comparison import void_line
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, Drawn, Pair, Voided
 from dynotune.schema.run import Objective
@@ -94,8 +93,12 @@ class Progress:
 
     def voided(self, voided: Voided) -> None:
         """Show that a pair does not count, and why."""
+        from dynotune.report.comparison import void
+        from dynotune.report.terminal import text_of
+
         self._clear()
-        self._console.print(void_line(f"pair {voided.pair:>2} void: ", voided), soft_wrap=self._is_log)
+        line = Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), text_of(void(voided)))
+        self._console.print(line, soft_wrap=self._is_log)
 
     def _clear(self) -> None:
         if self._status is not None:

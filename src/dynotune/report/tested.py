@@ -1,21 +1,15 @@
 """Say how findings about speed were tested: by switching a candidate, by a delay, or not at all."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Iterable
 
+from dynotune.report.blocks import Column, On, Table
 from dynotune.report.delays import NAMES
-from dynotune.report.layout import table
-from dynotune.report.loudness import is_verbose
-from dynotune.report.trace_parts import title
 from dynotune.schema.diagnosis import Delayed, Finding, ReadFromTrace, Switched
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
-REFUTED = "Refuted by delays"
-WHY_REFUTED = (
-    "a delay of the part that the finding blames did not make a step longer, so its cure saves nothing now"
-)
 UNTESTED = "read from the trace"
 
 
@@ -30,21 +24,15 @@ def in_words(finding: Finding) -> str:
     """Return a sentence with the figures of the finding's test; "" without a test."""
     tested = finding.tested
     if isinstance(tested, Switched):
-        interval = words.interval(tested.ci)
-        return (
-            f"Switched: {tested.arm} ran in {tested.num_blocks} blocks, {words.times(tested.speedup)} as "
-            "fast "
-            f"{f'({interval})' if interval else ''}".rstrip()
-            + "."
-        )
+        interval = f" ({words.interval(tested.ci)})" if tested.ci else ""
+        fast = f"{words.times(tested.speedup)} as fast{interval}"
+        return f"Switched: {tested.arm} ran in {tested.num_blocks} blocks, {fast}."
     if isinstance(tested, Delayed):
         what = " ".join(filter(None, [NAMES[tested.part], tested.place]))
         low, high = (f"{100 * end:.0f}" for end in tested.ci)
         cost = "" if tested.cost is None else f", so it costs {words.share(tested.cost)} of a step"
-        return (
-            f"Delayed: a step became longer by {tested.slope:.0%} of a delay of {what} ({low} to "
-            f"{high}%){cost}."
-        )
+        longer = f"a step became longer by {tested.slope:.0%} of a delay of {what} ({low} to {high}%)"
+        return f"Delayed: {longer}{cost}."
     return ""
 
 
@@ -53,12 +41,8 @@ def claimed(finding: Finding) -> str:
     return words.UNKNOWN if isinstance(finding.share, Unknown) else words.share(finding.share)
 
 
-def refuted_report(refuted: Sequence[Finding]) -> list[RenderableType]:
-    """Return the table of refuted findings with the figures; nothing without `--verbose`, or if there are
-    none."""
-    if not refuted or not is_verbose():
-        return []
-    grid = table("finding:text", "claimed:number", "test:text")
-    for finding in refuted:
-        grid.add_row(words.plain(finding.id), claimed(finding), words.plain(in_words(finding)))
-    return [Group(title(REFUTED, WHY_REFUTED), grid)]
+def tested_findings(caption: str, findings: Iterable[Finding], *, on: On = On.PAGE) -> Table:
+    """Lay out findings about speed, what each claims, and what its test said."""
+    rows = [[one.id, claimed(one), in_words(one) or UNTESTED] for one in findings if one.tested]
+    header = [Column("Finding", "code"), Column("Claims", "number"), Column("Tested")]
+    return Table(caption, header, rows, folded=True, on=on)

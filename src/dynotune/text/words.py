@@ -154,12 +154,34 @@ def basis(comparison: Comparison) -> str:
     return rests_on
 
 
-def gained(comparison: Comparison) -> tuple[str, str]:
-    """Write the better arm's gain and its interval: a speed-up, or the share of memory or energy that is
-    saved."""
-    if comparison.run.objective in _USED:
-        return saved(comparison.speedup), saved_interval(comparison.ci)
-    return speedup(comparison), interval(comparison.ci)
+def answered(comparison: Comparison) -> tuple[str, str]:
+    """Write what was found and its interval, both in one direction: `1.80× slower` with `1.45× to 2.22×`.
+
+    A difference below a tenth is a percentage, and so are its ends. Of memory and energy: `uses 12% less
+    memory` and `9.0% to 15.0%`. Undecided and equal arms have the ratio of the baseline over the candidate.
+    """
+    ratio, ci, objective = comparison.speedup, comparison.ci, comparison.run.objective
+    if comparison.verdict not in ("faster", "slower") or not ratio:
+        return verdict(comparison), interval(ci) if ci is not None else ""
+    if ci is None:
+        return verdict(comparison), ""
+    if comparison.verdict == "slower":
+        ratio, ci = 1 / ratio, (1 / ci[1], 1 / ci[0]) if all(end > 0 for end in ci) else ci
+    if objective in _USED:
+        ends = saved_interval(ci) if comparison.verdict == "faster" else percent_interval(ci)
+        return verdict(comparison), ends
+    return verdict(comparison), interval(ci) if ratio >= LARGE_RATIO else percent_interval(ci)
+
+
+def arrow(before: str, after: str) -> str:
+    """Write `763 → 1,760 samples/s`: a unit that both values share is written once."""
+    unit = before.partition(" ")[2]
+    return f"{before.removesuffix(' ' + unit) if unit and after.endswith(' ' + unit) else before} → {after}"
+
+
+def share_margin(margin: float) -> str:
+    """Write a share of 1 as a percentage without trailing zeros: `1%`, `2.5%`."""
+    return f"{margin * 100:g}%"
 
 
 def percent_interval(ci: tuple[float, float] | None) -> str:

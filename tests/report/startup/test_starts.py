@@ -8,48 +8,18 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from dynotune.report.startup.starts import StartProgress, startup_report
-from dynotune.schema.caches import Cache, Growth
+from dynotune.report import on_terminal
+from dynotune.report.startup.starts import StartProgress
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import PHASES, Ratio, Start, StartBlock, Startup, VoidBlock
+from dynotune.schema.startup import PHASES, Ratio, StartBlock, VoidBlock
 
-from ...fakes import changed, of_run
-
-
-def start(arm, value_s, **phases):
-    known = dict.fromkeys(PHASES, 0.0) | {"other": value_s} | phases
-    added = [Growth(name="inductor", num_files=3, size_bytes=5 << 20)] if arm == "cold" else []
-    return Start(arm=arm, run=arm, value_s=value_s, phases=known, added=added, held={"inductor": 5 << 20})
-
-
-BLOCK = StartBlock(
-    [start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)]
-)
-OWN = Cache(
-    name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory"
-)
-FOUND = of_run(
-    Startup,
-    id="s",
-    command=["python", "train.py"],
-    step="draw Loader, step SGD",
-    blocks=[BLOCK],
-    own=[OWN, Cache(name="cuda", path="/root/.nv/ComputeCache")],
-    ratios=[
-        Ratio(
-            arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0
-        ),
-        Ratio(arm="off", verdict="undecided", ratio=1.2, num_blocks=4, reason="The budget is used up."),
-    ],
-    said=["A warm cache saves 15 s of a cold start's 20 s."],
-    to_set={"TORCHINDUCTOR_CACHE_DIR=/path": "it is kept"},
-    warm_caches="/runs/s/caches/warm",
-)
+from ...fakes import changed
+from ..timed_starts import BLOCK, FOUND, OWN
 
 
 def shown(startup, width=100):
     console = Console(file=io.StringIO(), width=width)
-    console.print(startup_report(startup))
+    console.print(on_terminal(startup))
     return console.file.getvalue()
 
 
@@ -64,8 +34,8 @@ def test_the_answer_its_interval_and_what_follows_are_shown():
 
 def test_starts_report_has_no_ratio_and_no_interval_when_nothing_was_measured():
     void = Ratio(arm="cold", verdict="undecided", num_blocks=0, reason="2 of 2 blocks were void.")
-    text = shown(replace(FOUND, ratios=[void]))
-    assert "cold over warm undecided, 0 blocks  2 of 2 blocks were void." in text
+    text = " ".join(shown(replace(FOUND, ratios=[void])).split())
+    assert "cold over warm undecided, 0 blocks 2 of 2 blocks were void." in text
 
 
 def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.report.page import plots
-from dynotune.report.page.plots import ratio_axis
+from dynotune.report.steps import stacked
 from dynotune.report.study.commands import compares, repeats
-from dynotune.report.study.header import arrow, pays_off
+from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, saved, tried
 from dynotune.report.study.sides import before_and_after, breakdowns, levels
 from dynotune.schema.arm import arm_key
@@ -123,20 +122,6 @@ def test_a_gain_beyond_its_bound_is_said_to_be_so():
     assert row.word == "within the bound"
 
 
-def test_arrows_stand_in_the_forest_where_an_interval_goes_on_and_nowhere_else():
-    study = of(estimate("knob.a=1", 1.0, half=25.0), estimate("knob.b=1", 1.1))
-    figure = plots.forest(tried(study), margin=0.01)
-    assert figure is not None
-    arrows = figure["data"][-1]
-    assert arrows["marker"]["symbol"] == ["triangle-left", "triangle-right"]
-    assert [round(math.log10(edge), 9) for edge in arrows["x"]] == [
-        round(end, 9) for end in figure["layout"]["xaxis"]["range"]
-    ]
-    assert "too wide to tell anything" in arrows["hover"][0][0]
-    narrow = plots.forest(tried(of(estimate("knob.b=1", 1.1))), margin=0.01)
-    assert narrow is not None and "triangle" not in str(narrow)
-
-
 def test_levels_are_those_of_the_confirmation():
     study = studies.rich()
     sides = levels(study)
@@ -203,8 +188,8 @@ def test_a_level_is_said_in_the_terms_of_its_objective(objective, unit, value, t
 
 
 def test_a_unit_that_both_sides_have_is_said_once():
-    assert arrow("763 samples/s", "1,760 samples/s") == "763 → 1,760 samples/s"
-    assert arrow("84.0 ms", "950 µs") == "84.0 ms → 950 µs"
+    assert words.arrow("763 samples/s", "1,760 samples/s") == "763 → 1,760 samples/s"
+    assert words.arrow("84.0 ms", "950 µs") == "84.0 ms → 950 µs"
 
 
 @pytest.mark.parametrize(
@@ -299,40 +284,19 @@ def test_a_shell_reads_the_words_that_were_meant_and_nothing_else_prints(argumen
     assert said.decode().split("\0")[:-1] == arguments
 
 
-@given(st.lists(st.tuples(RATIOS, st.floats(0, 5)), max_size=5), st.floats(0.001, 0.5))
-def test_an_axis_of_ratios_holds_1_and_the_margin_and_has_ticks_within(points, margin):
-    axis = ratio_axis([estimate("x", speedup, half=half) for speedup, half in points], margin)["xaxis"]
-    low, high = (10**end for end in axis["range"])
-    assert low < 1 / (1 + margin) < 1 + margin < high
-    assert 1.0 in axis["tickvals"]
-    assert len(axis["tickvals"]) <= 7
-    assert all(low <= tick <= high for tick in axis["tickvals"])
-
-
-@given(st.lists(RATIOS, min_size=1, max_size=4))
-def test_no_figure_holds_a_number_that_json_has_not(speedups):
-    rows = tried(of(*(estimate("knob.a=1", speedup, half=3.0) for speedup in speedups)))
-    figure = plots.forest(rows, margin=0.01)
-    msgspec.json.encode(figure)
-    assert "NaN" not in str(figure)
-    assert "inf" not in str(figure)
-
-
 def test_bars_before_and_after_are_of_one_scale():
     study = studies.rich()
-    figure = plots.shares(breakdowns(study), "Both")
-    assert figure is not None and study.confirmed is not None
-    before_ms, after_ms = (sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1))
-    assert before_ms / after_ms == pytest.approx(study.confirmed.speedup, rel=1e-3)
-    assert before_ms == pytest.approx(1e3 * studies.BASELINE_S, rel=0.03)
+    before, after = stacked(breakdowns(study)).rows
+    assert study.confirmed is not None
+    assert before.bar.length / after.bar.length == pytest.approx(study.confirmed.speedup, rel=1e-3)
+    assert (before.figure, after.figure) == ("1.31 ms", "567 µs")
 
 
-def test_without_times_the_bars_are_parts_of_a_hundred():
+def test_bars_without_times_are_as_long_as_each_other_and_have_no_figures():
     untimed = studies.diagnosis(steps=Unknown("none was seen"))
-    figure = plots.shares(breakdowns(studies.empty(diagnosis=untimed)), "Both")
-    assert figure is not None
-    assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
-    assert figure["layout"]["xaxis"]["ticksuffix"] == "%"
+    (row,) = stacked(breakdowns(studies.empty(diagnosis=untimed))).rows
+    assert sum(segment.size for segment in row.bar.segments) == pytest.approx(1)
+    assert (row.bar.length, row.figure) == (1.0, "")
 
 
 def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():

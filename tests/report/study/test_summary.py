@@ -10,9 +10,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report.study import summary
+from dynotune.report import on_terminal, terminal
+from dynotune.report.blocks import Interval
 from dynotune.report.study.header import spent_s
-from dynotune.report.study.summary import PICTURE, _Scale, study_report
+from dynotune.report.terminal_forest import PICTURE, Scale
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -38,12 +39,12 @@ ONE_SCREEN, SMALL_SCREEN = 55, 24
 @pytest.fixture
 def brief(monkeypatch):
     """Shows what a terminal gets."""
-    monkeypatch.setattr(summary, "is_brief", lambda: True)
+    monkeypatch.setattr(terminal, "is_brief", lambda: True)
 
 
 def text_of(study: Study, *, width: int = 100, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, **more)
-    console.print(study_report(study))
+    console.print(on_terminal(study))
     return console.file.getvalue()
 
 
@@ -86,9 +87,9 @@ def test_study_summary_fits_a_small_screen_when_a_terminal_shows_it(brief, made)
     assert max(cell_len(line) for line in lines) <= 80
 
 
-def test_a_terminal_shows_the_answer_first_and_nothing_twice(brief):
+def test_a_terminal_shows_the_answer_last_and_nothing_twice(brief):
     text = text_of(studies.rich(), width=80)
-    assert text.startswith("answer") and "2.31×" in text.splitlines()[0]
+    assert text.splitlines()[-1] == "verdict  2.31× faster (2.27× to 2.35× at 95%, on 8 fresh pairs)"
     for once in (
         "2.31×",
         "loader.num_workers=8",
@@ -110,18 +111,18 @@ def test_a_terminal_shows_the_verdict_when_nothing_is_proved(brief):
     assert "Every setting that was tried made the command fail." in text_of(studies.only_failures(), width=80)
 
 
-def test_the_answer_comes_first_then_the_recipe_then_the_step_then_the_settings():
+def test_study_shows_the_recipe_the_step_the_settings_what_to_type_and_then_the_answer():
     text = text_of(studies.rich())
     order = (
         "command",
-        "2.31×",
-        "Three settings make it",
         "Recipe",
         "A sample",
         "\nbefore",
         "\nafter",
         "\nSettings",
+        "Three settings make it",
         "Run with",
+        "\nverdict  2.31×",
     )
     places = [text.index(one) for one in order]
     assert places == sorted(places)
@@ -190,12 +191,14 @@ def test_a_wide_terminal_shows_a_picture_of_each_interval_and_a_narrow_one_none(
     assert "●" not in text_of(studies.rich(), width=80)
 
 
+def row(ratio: float, ci: tuple[float, float]) -> Interval:
+    return Interval("proved", "a", ratio, ci)
+
+
 @pytest.mark.parametrize("speedup", [0.001, 0.9, 1.0, 1.3, 900.0])
 def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
-    one = Estimate(
-        arm="a", against="", phase="prune", speedup=speedup, ci=(speedup / 2, speedup * 2), num_blocks=6
-    )
-    picture = _Scale.of([one]).picture(one, "").plain
+    one = row(speedup, (speedup / 2, speedup * 2))
+    picture = Scale.of([one]).picture(one, "").plain
     assert len(picture) == PICTURE
     assert picture.count("●") == 1
 
@@ -211,11 +214,8 @@ def test_long_names_give_way_to_figures(width):
 
 
 def test_a_picture_says_where_an_interval_goes_on():
-    wide, other = (
-        Estimate(arm=arm, against="", phase="prune", speedup=1.0, ci=ci, num_blocks=1)
-        for arm, ci in (("a", (1e-9, 3e9)), ("b", (0.9, 1.1)))
-    )
-    scale = _Scale.of([wide, other])
+    wide, other = row(1.0, (1e-9, 3e9)), row(1.0, (0.9, 1.1))
+    scale = Scale.of([wide, other])
     assert scale.picture(wide, "").plain.startswith("‹") and scale.picture(wide, "").plain.endswith("›")
     assert not set("‹›") & set(scale.picture(other, "").plain)
 
@@ -252,7 +252,7 @@ def test_strange_names_do_no_harm_to_the_terminal():
 
 def test_a_terminal_without_unicode_is_given_letters_it_has():
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace"), width=120)
-    console.print(study_report(studies.rich()))
+    console.print(on_terminal(studies.rich()))
     assert console.file.buffer.getvalue().decode("ascii").count("#") > 30  # type: ignore[attr-defined]
 
 
@@ -287,14 +287,14 @@ def test_the_answer_says_so_when_settings_that_do_not_round_were_not_measured_by
     assert "without rounding not known: there was no time" in " ".join(text_of(study).split())
 
 
-def test_the_line_that_goes_on_comes_last_when_more_time_may_prove_more():
-    text = text_of(studies.rich(wants_time=True, budget_s=180.0)).rstrip()
-    assert text.endswith("dynotune tune --resume 20261122-101500-123-abcdef --budget 15m")
+def test_the_line_that_goes_on_comes_last_before_the_answer_when_more_time_may_prove_more():
+    before, _, _ = text_of(studies.rich(wants_time=True, budget_s=180.0)).rpartition("verdict")
+    assert before.rstrip().endswith("dynotune tune --resume 20261122-101500-123-abcdef --budget 15m")
 
 
 def test_the_line_that_goes_on_names_the_time_that_should_settle_it_when_that_is_known():
     study = studies.rich(wants_time=True, budget_s=180.0, settles_in_s=100.0)
-    text = text_of(study).rstrip()
-    assert "About 3 min more should settle it:" in text
+    before, _, _ = text_of(study).rpartition("verdict")
+    assert "About 3 min more should settle it:" in before
     budget_s = 60 * math.ceil((spent_s(study) + 125) / 60)
-    assert text.endswith(f"--budget {budget_s // 60}m")
+    assert before.rstrip().endswith(f"--budget {budget_s // 60}m")

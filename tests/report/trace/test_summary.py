@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report.bars import OF_A_WINDOW, Bar
-from dynotune.report.trace.difference import difference_report
-from dynotune.report.trace.summary import trace_report
-from dynotune.report.trace_parts import short_kernel
+from dynotune.report import on_terminal
+from dynotune.report.blocks import Span
+from dynotune.report.parts import OF_A_WINDOW, columns
+from dynotune.report.trace.window import short_kernel
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
     Calls,
@@ -28,7 +28,7 @@ from dynotune.schema.trace_summary import (
     TraceSummary,
 )
 
-from ..summaries import ELEMENTWISE, ITEM, device, of_ranks, on_the_host, summary
+from ..summaries import ELEMENTWISE, device, difference, of_ranks, on_the_host, summary
 
 NASTY = "[red]x[/red] \x1b[31m\x07\r\n[/] \u202e\u200e层层层" + "long" * 60
 
@@ -42,7 +42,7 @@ def text_of(renderable, *, width: int = 100, **more) -> str:
 
 
 def report(shown: TraceSummary, *, width: int = 100, top: int = 5) -> str:
-    return text_of(trace_report(shown, top=top), width=width)
+    return text_of(on_terminal(shown, top=top), width=width)
 
 
 def row(text: str, label: str) -> str:
@@ -61,12 +61,13 @@ def section(text: str, heading: str) -> list[str]:
 
 
 def test_causes_end_with_how_to_learn_more_of_one():
-    assert "dynotune explain CAUSE" in report(summary())
+    assert "dynotune explain loader-bound" in report(summary())
 
 
-def test_trace_report_begins_with_the_read_files_and_the_verdict():
+def test_trace_report_begins_with_the_read_files_and_ends_with_the_verdict():
     lines = report(summary()).splitlines()
-    assert [line.split()[0] for line in lines[:4]] == ["trace", "recorded", "window", "verdict"]
+    assert [line.split()[0] for line in lines[:3]] == ["trace", "recorded", "window"]
+    assert lines[-1].startswith("verdict ")
     text = "\n".join(lines)
     assert row(text, "trace") == "trace train.json.gz"
     assert row(text, "recorded") == "recorded by torch.profiler, NVIDIA H100 80GB HBM3"
@@ -94,9 +95,9 @@ def test_the_legend_names_each_part_with_its_share_and_its_time_a_step():
     text = report(summary())
     legend = section(text, "A step, 47.3 ms, on the device")[1:]
     assert legend == [
-        "█ compute 62% 29.3 ms l idle: loader 14% 6.63 ms",
-        "▓ copy, exposed 8.0% 3.79 ms s idle: sync 4.3% 2.04 ms",
-        "h idle: host 9.6% 4.54 ms k idle: kernel 2.1% 994 µs",
+        "█ compute 62% 29.3 ms ░ idle: loader 14% 6.63 ms",
+        "▓ copy, exposed 8.0% 3.79 ms ▌ idle: sync 4.3% 2.04 ms",
+        "▚ idle: host 9.6% 4.54 ms ▂ idle: kernel 2.1% 994 µs",
     ]
 
 
@@ -125,14 +126,14 @@ def shares_of(parts: list[float]) -> Shares:
     st.integers(1, 200),
 )
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
-    cells = Bar(OF_A_WINDOW, shares_of(parts)).cells(width)
+    cells = columns(parts, width)
     assert sum(cells) == width
     for part, drawn in zip(parts, cells, strict=True):
         assert abs(drawn - width * part / sum(parts)) < 1.0001
 
 
 def test_a_window_without_any_part_draws_nothing():
-    assert sum(Bar(OF_A_WINDOW, shares_of([0.0] * len(OF_A_WINDOW))).cells(80)) == 0
+    assert sum(columns([0.0] * len(OF_A_WINDOW), 80)) == 0
 
 
 def test_the_longest_causes_come_first_with_time_share_id_claim_and_place():
@@ -146,8 +147,8 @@ def test_the_longest_causes_come_first_with_time_share_id_claim_and_place():
 
 
 def test_causes_are_followed_by_what_measures_a_remedy_and_no_cause_by_nothing():
-    assert "dynotune compare SETTING -- COMMAND" in section(report(summary()), "Time lost, a step")[-1]
-    assert "dynotune compare" not in report(summary(causes=[]))
+    assert "dynotune diagnose -- COMMAND" in section(report(summary()), "More on the largest cause")
+    assert "dynotune " not in report(summary(causes=[]))
 
 
 def test_trace_report_counts_causes_that_its_list_leaves_out():
@@ -201,7 +202,7 @@ def test_kernels_are_shown_by_class_with_a_readable_name():
     ],
 )
 def test_a_kernel_is_called_by_its_own_name(name, short):
-    assert short_kernel(name).plain == short
+    assert short_kernel(name) == Span(short, "dim")
 
 
 def test_trace_report_shows_no_zero_when_facts_of_kernels_are_unknown():
@@ -288,10 +289,11 @@ def test_a_trace_of_the_cpu_shows_its_operators():
     assert row(text, "devices") == "devices the trace holds no device activity"
 
 
-def test_notes_and_what_is_unknown_stand_last_with_reasons():
+def test_notes_and_what_is_unknown_stand_before_the_next_commands_with_reasons():
     lines = [" ".join(line.split()) for line in report(summary()).strip().splitlines()]
-    assert lines[-1] == "places stacks were not recorded (with_stack=True)"
-    assert "note: Cut short: everything up to event 40,312 counts." in lines[-5:]
+    at = lines.index("places stacks were not recorded (with_stack=True)")
+    assert "note: Cut short: everything up to event 40,312 counts." in lines[at - 4 : at]
+    assert lines[at + 2] == "More on the largest cause, and what helps:"
 
 
 def test_several_ranks_are_shown_side_by_side():
@@ -378,14 +380,14 @@ def test_no_line_is_wider_than_the_terminal_and_only_kernels_are_cut(made, width
 
 
 def test_the_text_of_a_stranger_is_printed_as_it_is_and_steers_nothing():
-    for text in (report(nasty(), width=2000), text_of(difference_report(nasty_difference()), width=2000)):
+    for text in (report(nasty(), width=2000), text_of(on_terminal(nasty_difference()), width=2000)):
         assert set(filter(lambda c: not c.isprintable(), text)) <= {"\n"}
         assert "[red]x[/red] \\x1b[31m\\x07\\r\\n[/] \\u202e" in text
 
 
 def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    text = text_of(trace_report(summary()), force_terminal=True, color_system="truecolor")
+    text = text_of(on_terminal(summary()), force_terminal=True, color_system="truecolor")
     assert "\x1b[1m" in text
     assert "\x1b[3" not in text
     assert "█" * 30 in text
@@ -393,65 +395,35 @@ def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch):
 
 def test_a_terminal_without_blocks_gets_a_bar_of_letters():
     file = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="replace")
-    Console(file=file, width=80, highlight=False).print(trace_report(summary()))
+    Console(file=file, width=80, highlight=False).print(on_terminal(summary()))
     file.seek(0)
     text = file.read()
     assert "#" * 50 + "======hhhhhhhh" in text
     assert "= copy, exposed" in " ".join(text.split())
 
 
-def difference(**changes) -> TraceDifference:
-    before = summary()
-    after = summary(
-        files=["after.json.gz"],
-        shares=Shares(
-            compute=0.75,
-            exposed_copy=0.1,
-            exposed_communication=0.0,
-            idle_host=0.15,
-            idle_loader=0.0,
-            idle_sync=0.0,
-            idle_kernel=0.0,
-            idle_other=0.0,
-        ),
-    )
-    fields = {
-        "before": before,
-        "after": after,
-        "per": "step",
-        "before_s": 0.0473,
-        "after_s": 0.039,
-        "changes": [
-            CauseChange(id="loader-bound", before_s=0.0066, after_s=0.0),
-            CauseChange(id="sync-per-step", before_s=0.002, after_s=0.0021, where=ITEM),
-        ],
-        "verdict": "A step took 47.3 ms before and 39 ms after.",
-    }
-    return TraceDifference(**(fields | changes))
-
-
 def test_a_difference_begins_with_both_traces_and_the_verdict():
-    text = text_of(difference_report(difference()))
+    text = text_of(on_terminal(difference()))
     assert row(text, "before train") == "before train.json.gz"
     assert row(text, "after after") == "after after.json.gz"
     assert row(text, "verdict") == "verdict A step took 47.3 ms before and 39 ms after."
 
 
 def test_both_steps_are_drawn_on_one_scale():
-    text = text_of(difference_report(difference()))
+    text = text_of(on_terminal(difference()))
     before, after = (len(line.split()[-1]) for line in section(text, "A step, on the slowest device"))
     assert after / before == pytest.approx(0.039 / 0.0473, abs=0.02)
 
 
 def test_each_part_has_its_change_and_they_sum_to_the_step():
-    text = text_of(difference_report(difference()))
-    assert row(text, "l idle: loader") == "l idle: loader 6.62 ms 0 µs −6.62 ms"
+    text = text_of(on_terminal(difference()))
+    assert row(text, "░ idle: loader") == "░ idle: loader 6.62 ms 0 µs −6.62 ms"
     assert row(text, "together") == "together 47.3 ms 39.0 ms −8.30 ms"
     assert "idle: other" not in text
 
 
 def test_a_cause_that_a_trace_does_not_show_is_not_called_zero():
-    lines = section(text_of(difference_report(difference())), "Time lost, a step")
+    lines = section(text_of(on_terminal(difference())), "Time lost, a step")
     assert lines[1] == "6.60 ms – −6.60 ms loader-bound"
     assert lines[2] == "2.00 ms 2.10 ms +100 µs sync-per-step"
     assert lines[3] == "/home/me/project/train.py:31 step · aten::item · cudaStreamSynchronize"
@@ -459,16 +431,16 @@ def test_a_cause_that_a_trace_does_not_show_is_not_called_zero():
 
 def test_different_devices_are_pointed_out():
     after = summary(devices=[device(name="Tesla V100")])
-    text = text_of(difference_report(difference(after=after)), width=200)
+    text = text_of(on_terminal(difference(after=after)), width=200)
     assert "note: Recorded on different devices: NVIDIA H100 80GB HBM3 before, Tesla V100 after." in text
-    assert "different devices" not in text_of(difference_report(difference()))
+    assert "different devices" not in text_of(on_terminal(difference()))
 
 
 def test_a_difference_without_devices_shows_what_it_has():
     bare = difference(
         before=on_the_host(), after=on_the_host(), per="window", before_s=None, after_s=None, changes=[]
     )
-    text = text_of(difference_report(bare))
+    text = text_of(on_terminal(bare))
     assert "verdict" in text
     assert "A step" not in text.split("verdict")[0]
 
@@ -476,5 +448,5 @@ def test_a_difference_without_devices_shows_what_it_has():
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("made", [difference, nasty_difference])
 def test_no_line_of_a_difference_is_wider_than_the_terminal(made, width):
-    text = text_of(difference_report(made()), width=width)
+    text = text_of(on_terminal(made()), width=width)
     assert max(cell_len(line) for line in text.splitlines()) <= width

@@ -1,8 +1,7 @@
-"""Write a study, a comparison or a diagnosis as one HTML page that needs no network, or as Markdown.
+"""Write a report as one HTML page that needs no network, or as Markdown.
 
-`comparison`, `diagnosis` and `study` build the view of a document, with `plots` and tables. `html` fills
-templates with a view; the templates lay it out and compute nothing. Every text from the user's program is
-escaped. `report.study` shows the same rows in the terminal.
+`html` and `markdown` write blocks and know no documents; `charts` draws bars and intervals as SVG, `elements`
+writes tags. Every text from the user's program is escaped.
 """
 
 __all__ = ["html"]

@@ -1,10 +1,10 @@
-"""Write a study, a comparison or a diagnosis as one self-contained page: no other file, no network."""
+"""The writer of pages: a report's blocks as one self-contained HTML page. No other file, no network."""
+
+from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,83 +13,73 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dynotune.report.page import comparison, diagnosis, study
-from dynotune.report.page.plots import Figure
-from dynotune.report.page.view import View
-from dynotune.schema import atomic, redaction
-from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis
+from dynotune.report.blocks import (
+    Bar,
+    Bars,
+    Piece,
+    Cell,
+    CommandLine,
+    Commands,
+    Fields,
+    Findings,
+    Forest,
+    Item,
+    Lines,
+    Listing,
+    Marked,
+    Note,
+    On,
+    Phrase,
+    Report,
+    Section,
+    Span,
+    Table,
+)
+from dynotune.report.documents import layout_of
+from dynotune.report.page import charts
+from dynotune.report.page.elements import element, join, text
+from dynotune.report.page.markdown import markdown as markdown
+from dynotune.report.parts import Part
+from dynotune.schema import atomic
 from dynotune.schema.document import without_secrets
-from dynotune.schema.errors import CannotRunHere, may_fail
-from dynotune.schema.study import Study
+from dynotune.schema.errors import may_fail
 from dynotune.text import words
 
-LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "$": "&#36;"})
+LONGEST_LINE, MOST_LINES = 20_000, 4_000
+NOTHING = "–"
 
 
-Document = Study | Comparison | Diagnosis
-
-
-def page(document: Document, *, recipe: str = "") -> str:
-    """Write the whole report of a study, a comparison or a diagnosis as HTML.
+def page(document: Any, *, recipe: str = "") -> str:
+    """Write the whole report of a document as HTML.
 
     Text from the program (names, paths, arguments, values, error messages) is escaped, also non-printing
-    characters. A content security policy in the page's head forbids all but the page's own two scripts.
+    characters. A content security policy in the page's head forbids all but the page's own script.
 
     Args:
         recipe: text of a study's `recipe.toml`; "" if there is none.
-
-    Raises:
-        CannotRunHere: if the installed plotly contains no script to embed in the page.
     """
-    name, view = _view(document)
-    scripts = [_plotly(), _part("page.js")] if view.figures else []
-    look = {"style": Markup(_part("style.css")), "scripts": [Markup(script) for script in scripts]}
-    template = _templates(_harmless).get_template(f"{name}.html")
-    return template.render(
-        **view.values(),
-        **look,
-        recipe=_listing(redaction.redacted(recipe)),
-        policy=_policy(scripts),
-        data=Markup(_data(view.figures)),
+    report = layout_of(without_secrets(document), recipe=recipe)
+    sections = [block for block in report.sections if isinstance(block, Section) and On.PAGE in block.on]
+    sections = [section for section in sections if _on_page(section.blocks)]
+    return _shell(
+        "page.html",
+        ["page.js"],
+        title=f"dynotune: {words.plain(' '.join(report.command) or report.kicker, longest=80)}",
+        nav=[(_anchor(one.title), text(one.title)) for one in sections if one.in_nav],
+        header=_header(report),
+        story=join(*map(_section, sections)),
+        footer=text(report.footer),
     )
 
 
-def markdown(document: Document, *, recipe: str = "") -> str:
-    """Write the same report as Markdown, in which text from the program can neither format nor link."""
-    name, view = _view(document)
-    template = _templates(_in_markdown).get_template(f"{name}.md")
-    text = template.render(**view.values(), recipe=_listing(redaction.redacted(recipe)))
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def _view(document: Document) -> tuple[str, View]:
-    """Return the name of the document's templates, and the view that they lay out."""
-    document = without_secrets(document)
-    match document:
-        case Comparison():
-            return "comparison", comparison.view_of(document)
-        case Diagnosis():
-            return "diagnosis", diagnosis.view_of(document)
-        case Study():
-            return "study", study.view_of(document)
-
-
 def live() -> str:
-    """Write the page of `dynotune watch`, which requests its data from its own server and from nowhere else.
-
-    Raises CannotRunHere: as `page`.
-    """
-    scripts = [_plotly(), _part("live.js")]
-    style = Markup(_part("style.css"))
-    template = _templates(_harmless).get_template("live.html")
-    return template.render(scripts=map(Markup, scripts), style=style, policy=_policy(scripts))
+    """Write the page of `dynotune watch`, which asks its own server for data and nobody else."""
+    return _shell("live.html", ["uplot.min.js", "live.js"])
 
 
 def write(
     path: Path,
-    document: Document,
+    document: Any,
     *,
     recipe: str = "",
     own_name: bool = False,
@@ -102,69 +92,32 @@ def write(
         form: `page` or `markdown`.
 
     Raises:
-        CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
+        CannotRunHere: the folder cannot be written to, or the disk is full.
     """
-    text = form(document, recipe=recipe)
+    made = form(document, recipe=recipe)
     with may_fail(f"write {path}", "Name another file: dynotune report PATH --html FILE"):
-        atomic.write(path, text.encode(), own_name=own_name)
+        atomic.write(path, made.encode(), own_name=own_name)
 
 
-@cache
-def _templates(finalize: Callable[[Any], Any]) -> Environment:
-    made = Environment(
+def _shell(template: str, scripts: Sequence[str], **values: Any) -> str:
+    """Fill the frame of a page: its style, its scripts, and the policy that lets them run."""
+    environment = Environment(
         loader=PackageLoader("dynotune.report.page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"words": _words, "code": _code, "listed": lambda text: Markup(text.unescape())}
-    return made
-
-
-def _harmless(value: Any) -> Any:
-    """Clean each text for the page before escaping; leave text that is already our markup unchanged."""
-    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _in_markdown(value: Any) -> Any:
-    """Clean each text for Markdown, so that it adds no structure, no link and no HTML."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", words.plain(value))
-    text = re.sub(r"^(\d*)([#+=.)-])(?=[#+=-]*(\s|$))", r"\1\\\2", text)
-    return Markup(text.translate(_ENTITIES).replace("://", "&#58;//").replace("www.", "www&#46;"))
-
-
-def _code(text: str) -> Any:
-    """Return the text as a code span, if no character in the text can end the span."""
-    shown = words.plain(text)
-    return Markup(f"`{shown}`") if shown.strip() and not set("`|") & set(shown) else text
-
-
-def _words(line: Sequence[str]) -> list[Markup]:
-    """Show the words of a command; each word stays on one line if there is room."""
-    return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
-
-
-def _listing(text: str) -> Markup:
-    if len(text) > LONGEST_RECIPE:
-        text = text[:LONGEST_RECIPE] + "\n…"
-    return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())
-
-
-def _data(figures: dict[str, Figure]) -> str:
-    """Write JSON that cannot end its enclosing HTML element."""
-    text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    texts = list(map(_part, scripts))
+    return environment.get_template(template).render(
+        style=Markup(_part("style.css")), scripts=map(Markup, texts), policy=_policy(texts), **values
+    )
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Return a content security policy that loads nothing and runs only these scripts. Plotly writes inline
-    styles."""
+    """Return a content security policy that loads nothing and runs only these scripts."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -176,22 +129,213 @@ def _part(name: str) -> str:
     return files("dynotune.report.page").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-@cache
-def _plotly() -> str:
-    """Return Plotly's script in a form that can be embedded in a page.
+def _header(report: Report) -> Markup:
+    """Write the answer, what to type with it, and its figures."""
+    answer = report.answer
+    parts = [
+        element("p", report.kicker, class_="kicker"),
+        element("p", answer.large, class_=f"large {answer.tone}".strip()),
+        element("p", _phrase(answer.rest), class_="rest"),
+        element("h1", _phrase(answer.sentence or answer.large)),
+    ]
+    if report.settings:
+        chips = (element("li", element("code", setting)) for setting in report.settings)
+        parts.append(element("ul", *chips, class_="recipe", aria_label="Settings"))
+    parts += _lines((line for line in report.use if On.PAGE in line.on), copied=True)
+    if report.recipe is not None:
+        parts.append(_listing(report.recipe))
+    rows = [row for fields in report.head if On.PAGE in fields.on for row in fields.rows]
+    figures = [element("div", element("dt", name), element("dd", _cell(said))) for name, said in rows]
+    if figures:
+        parts.append(element("dl", *figures, class_="stats"))
+    if report.command:
+        parts += _lines([CommandLine("The command", report.command)])
+    return join(*parts)
 
-    Raises:
-        CannotRunHere: if the script is not installed.
-    """
-    try:
-        text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    except (ModuleNotFoundError, OSError) as error:
-        raise CannotRunHere(
-            f"The page needs plotly's script, and it cannot be read: {error}.",
-            hint=(
-                "Reinstall plotly: pip install --force-reinstall plotly. The terminal's report needs none "
-                "of it."
-            ),
-        ) from error
-    # In strings and expressions of the language these mean the same.
-    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+def _section(section: Section) -> Markup:
+    aside = _phrase(section.aside)
+    parts = [element("h2", section.title), *([element("p", aside, class_="aside")] if aside else [])]
+    blocks = _on_page(section.blocks)
+    return element("section", join(*parts, _blocks(blocks)), id=_anchor(section.title))
+
+
+def _on_page(blocks: Iterable[Piece]) -> list[Piece]:
+    return [block for block in blocks if On.PAGE in block.on]
+
+
+def _blocks(blocks: Sequence[Piece]) -> Markup:
+    """Write blocks in order; notes with one label that follow each other become a list."""
+    parts: list[Markup] = []
+    notes: list[Piece] = []
+    for block in blocks:
+        if isinstance(block, Note) and block.label:
+            notes.append(block)
+            continue
+        parts += [_notes(notes)] if notes else []
+        notes = []
+        parts.append(_block(block))
+    return join(*parts, *([_notes(notes)] if notes else []))
+
+
+def _notes(notes: Sequence[Piece]) -> Markup:
+    items = (element("li", _note_text(note)) for note in notes if isinstance(note, Note))
+    return element("ul", *items, class_="warnings")
+
+
+def _note_text(note: Note) -> Markup:
+    label = "" if note.label in ("warning", "note") else note.label
+    return join(*([element("b", f"{label}: ")] if label else []), _cell(note.text), between="")
+
+
+def _block(block: Piece) -> Markup:
+    match block:
+        case Fields():
+            rows = (
+                element("div", element("dt", name), element("dd", _cell(said))) for name, said in block.rows
+            )
+            return element("dl", *rows, class_="fields")
+        case Note():
+            return element("p", _note_text(block), class_=block.tone or None)
+        case Listing():
+            return _listing(block)
+        case Commands():
+            lines = _lines(block.lines)
+            if not block.summary:
+                return join(*lines)
+            return element("details", element("summary", f"{block.summary}: {len(block.lines)}"), *lines)
+        case Table():
+            return _table(block)
+        case Bars():
+            return charts.bars(block)
+        case Forest():
+            return charts.forest(block)
+        case Findings():
+            return _findings(block)
+        case Section():
+            return element("div", element("h3", block.title), _blocks(_on_page(block.blocks)))
+    raise TypeError(f"no block of a report: {type(block).__name__}")
+
+
+def _phrase(phrase: Phrase) -> Markup:
+    pieces = phrase if isinstance(phrase, tuple) else (phrase,)
+    return Markup("").join(map(_piece, pieces))
+
+
+def _piece(piece: str | Span) -> Markup:
+    if isinstance(piece, str) or not piece.tone:
+        return text(piece if isinstance(piece, str) else piece.text)
+    if piece.tone == "code":
+        return element("code", piece.text)
+    return element("b" if piece.tone == "strong" else "span", piece.text, class_=piece.tone)
+
+
+def _cell(cell: Cell, kind: str = "text") -> Markup:
+    match cell:
+        case Lines():
+            return Markup("<br>").join(map(_phrase, cell.lines))
+        case Marked(mark=Part() as part):
+            return join(charts.swatch(part), element("span", cell.text), between=" ")
+        case Marked():
+            sign = cell.mark if isinstance(cell.mark, str) else ""
+            mark = element("span", sign, class_=f"mark {cell.tone}".strip(), aria_hidden="true")
+            return join(mark, text(cell.text), between=" ")
+        case Bar():
+            return element("svg", *charts._segments(cell), class_="bar", aria_hidden="true")
+        case _:
+            shown = _phrase(cell)
+            return element("code", shown) if kind == "code" and cell not in ("", NOTHING) else shown
+
+
+def _table(table: Table) -> Markup:
+    """Write a table. Its roles are said: a small screen shows rows as blocks, and then they would be lost."""
+    if not table.rows:
+        return Markup("")
+    names = [(column.name, "number" if column.kind == "number" else column.kind) for column in table.columns]
+    heads = (element("th", name, role="columnheader", scope="col", class_=kind) for name, kind in names)
+    rows = (element("tr", *_cells(names, row), role="row") for row in table.rows)
+    caption = [element("caption", table.caption)] if table.caption and not table.folded else []
+    head = (
+        [element("thead", element("tr", *heads, role="row"), role="rowgroup")]
+        if any(n for n, _ in names)
+        else []
+    )
+    body = element("tbody", join(*rows), role="rowgroup")
+    cards = "cards" if table.cards else None
+    made = element("table", *caption, *head, body, role="table", class_=cards)
+    label = table.caption or "Table"
+    scroll = element("div", made, class_="scroll", role="region", tabindex="0", aria_label=label)
+    more = [element("p", table.more, class_="dim")] if table.more else []
+    if not table.folded:
+        return join(scroll, *more)
+    return element("details", element("summary", f"{label}: {len(table.rows)}"), scroll, *more)
+
+
+def _cells(names: Sequence[tuple[str, str]], row: Sequence[Cell]) -> list[Markup]:
+    return [
+        element(
+            "td",
+            _cell(cell, kind),
+            role="cell",
+            class_=f"{kind} none" if cell in ("", NOTHING) else kind,
+            data_label=name,
+        )
+        for (name, kind), cell in zip(names, row, strict=True)
+    ]
+
+
+def _lines(lines: Iterable[CommandLine], *, copied: bool = False) -> list[Markup]:
+    """Write command lines, each word on one line if there is room; with a button that copies, if asked."""
+    parts = []
+    for line in lines:
+        quoted = (element("span", escape(words.plain(word, longest=LONGEST_LINE))) for word in line.words)
+        made = element(
+            "pre", join(*quoted, between=" "), class_="line", tabindex="0", aria_label=line.what or "Command"
+        )
+        button = element("button", "Copy", type="button", class_="copy") if copied else Markup("")
+        block = element("div", button, made, class_="typed") if copied else made
+        parts.append(join(element("p", line.what, class_="what") if line.what else Markup(""), block))
+    return parts
+
+
+def _listing(listing: Listing) -> Markup:
+    shown = Markup("\n").join(
+        escape(words.plain(line, longest=LONGEST_LINE)) for line in listing.lines[:MOST_LINES]
+    )
+    made = element("pre", shown, tabindex="0", aria_label=listing.label)
+    button = element("button", "Copy", type="button", class_="copy")
+    inside = element("div", button, made, class_="typed")
+    return element("details", element("summary", listing.label), inside)
+
+
+def _findings(findings: Findings) -> Markup:
+    items = [_finding(item, is_first=not at) for at, item in enumerate(findings.items[: findings.most])]
+    left = len(findings.items) - len(items)
+    more = element("p", f"{left} more: --json has all.", class_="dim") if left else Markup("")
+    return join(element("ol", *items, class_="findings"), more)
+
+
+def _finding(item: Item, *, is_first: bool) -> Markup:
+    severity = element("span", item.severity, class_=f"severity {item.severity}")
+    cost = [element("span", item.cost, class_="cost")] if item.cost else []
+    parts = [element("h3", join(severity, element("code", item.id), *cost, between=" "))]
+    parts.append(element("p", _phrase(item.claim)))
+    if place := _phrase(item.place):
+        parts.append(element("p", place, class_="place"))
+    parts += [element("p", item.test, class_="dim")] if item.test else []
+    if remedy := _phrase(item.remedy):
+        parts.append(element("p", element("b", "Do this:"), Markup(" "), remedy))
+    parts += _lines(item.commands, copied=is_first)
+    if item.predicted:
+        parts.append(element("ul", *(element("li", line) for line in item.predicted), class_="evidence"))
+    if item.evidence:
+        lines = element("ul", *(element("li", _phrase(line)) for line in item.evidence), class_="evidence")
+        summary = element("summary", f"Evidence: {len(item.evidence)}")
+        parts.append(element("details", summary, lines, open="" if is_first else None))
+    parts += [element("p", f"{name}: {said}", class_="dim") for name, said in item.about]
+    parts += [element("p", f"Explains {', '.join(item.also)}.", class_="dim")] if item.also else []
+    return element("li", join(*parts))
+
+
+def _anchor(title: str) -> str:
+    return "-".join("".join(sign if sign.isalnum() else " " for sign in title.lower()).split())

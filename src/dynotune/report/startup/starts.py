@@ -1,15 +1,35 @@
-"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and
-where."""
+"""Lay out timed starts: what a warm cache saves, and where a start goes; and show their progress."""
+
+from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.comparison import VERDICT_STYLES
-from dynotune.report.layout import finding_lines, table
+from dynotune.report import machine
+from dynotune.report.blocks import (
+    Answer,
+    Bar,
+    BarRow,
+    Bars,
+    Piece,
+    Cell,
+    Column,
+    Fields,
+    Findings,
+    Note,
+    On,
+    Report,
+    Section,
+    Segment,
+    Span,
+    Table,
+    wary,
+)
+from dynotune.report.comparison import VERDICT_TONES
+from dynotune.report.diagnosis import item
+from dynotune.report.parts import START
 from dynotune.report.progress import Progress
 from dynotune.schema.caches import TITLES, Cache
 from dynotune.schema.facts import Unknown
@@ -17,6 +37,7 @@ from dynotune.schema.startup import (
     CACHE_STATES,
     PHASES,
     CacheState,
+    Phase,
     Ratio,
     Start,
     StartBlock,
@@ -28,6 +49,10 @@ from dynotune.schema.startup import (
 from dynotune.text import words
 
 TIME_TITLES: dict[CacheState, str] = {"cold": "caches cold", "warm": "warm", "off": "off"}
+LEAST_IN_PICTURE = 0.01
+"""Smallest phase in the picture of a start, as a share of the longest start."""
+NUM_IMPORTS = 4
+NOTHING = "–"
 
 
 class StartProgress(Progress):
@@ -47,85 +72,150 @@ class StartProgress(Progress):
         )
 
 
-def startup_report(startup: Startup) -> RenderableType:
-    """Show how much time a warm cache saves, what the start consists of, and what to set."""
-    parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
-    if (caches := _caches(startup)) is not None:
-        parts.append(Padding(caches, (0, 0, 1, 0)))
-    parts += [Text(words.plain(text)) for text in startup.said]
-    if startup.to_set:
-        parts.append(Text("to set", style="bold"))
-    parts += [
-        Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim"))
-        for setting, why in startup.to_set.items()
-    ]
-    parts += [Padding(finding_lines(finding), (1, 0, 0, 0)) for finding in startup.findings]
-    parts.append(_notes(startup))
-    return Group(*parts)
-
-
-def _headline(startup: Startup) -> RenderableType:
+def layout(startup: Startup) -> Report:
     pattern = startup.run.ready_pattern
     until = f"a line that matches {pattern!r}" if pattern else startup.step or "the first step"
-    return Group(
-        Text.assemble(("command  ", "dim"), words.plain(words.command(startup.run.command))),
-        Text.assemble(("until    ", "dim"), words.plain(until)),
-        *map(_ratio, startup.ratios),
+    ratios = [_ratio(ratio) for ratio in startup.ratios]
+    set_rows = [[Span(setting, "strong"), Span(why, "dim")] for setting, why in startup.to_set.items()]
+    to_set = Table("", [Column("", "code"), Column("")], set_rows)
+    findings = Findings([item(finding, startup.run.command) for finding in startup.findings])
+    return Report(
+        kicker="dynotune startup time",
+        answer=_answer(startup),
+        command=words.shell(startup.run.command),
+        head=[
+            Fields([("command", words.command(startup.run.command))], on=On.LONG),
+            Fields([("until", until), *ratios]),
+        ],
+        sections=[
+            *_picture(startup),
+            _phases(startup),
+            *_caches(startup),
+            *([Section("What follows", [*map(Note, startup.said)], on=On.PAGE)] if startup.said else []),
+            *(Note(text, on=On.TERMINAL) for text in startup.said),
+            *([Section("To set", [to_set])] if startup.to_set else []),
+            *([Section("Findings", [findings])] if startup.findings else []),
+            *_notes(startup),
+            machine.section(startup.facts),
+        ],
+        footer="All that is shown here is in startup.json.",
     )
 
 
-def _ratio(ratio: Ratio) -> Text:
+def _answer(startup: Startup) -> Answer:
+    """Say how long a start takes, what most of it is, and what a warm cache saves."""
+    warm = startup.starts("warm")
+    if not warm:
+        sentence = "No start was timed."
+        return Answer(large="Not timed", line=sentence, sentence=sentence, tone="wary")
+    whole_s = statistics.median(start.value_s for start in warm)
+    named, longest_s = _longest(warm)
+    mostly = f": {named} {words.duration(longest_s)}" if named else ""
+    took = f"A start takes {words.duration(whole_s)} with warm caches{mostly}."
+    cold = startup.ratio("cold")
+    saves = ""
+    if cold is not None and cold.verdict == "faster" and cold.saved_s is not None:
+        saves = f" A cold start takes {words.duration(cold.saved_s)} more."
+    elif cold is not None and cold.verdict == "same":
+        saves = " Caches do not matter here."
+    return Answer(
+        large=words.duration(whole_s),
+        rest="from the launch with warm caches",
+        sentence=took + saves,
+        line=took + saves,
+    )
+
+
+def _longest(starts: Sequence[Start]) -> tuple[str, float]:
+    """Return the longest phase of these starts in words with the module that takes most of imports, and its
+    seconds."""
+    known = {phase: took for phase in PHASES if isinstance(took := phase_s(starts, phase), float)}
+    if not known:
+        return "", 0.0
+    phase: Phase = max(known, key=lambda name: known[name])
+    name = PHASES[phase]
+    if phase in ("imports", "imports_before_torch") and starts[0].imports:
+        module, took_s = starts[0].imports[0]
+        name += f" ({module} {words.duration(took_s)})"
+    return name, known[phase]
+
+
+def _ratio(ratio: Ratio) -> tuple[str, tuple[str | Span, ...]]:
     what = {"cold": "cold over warm", "off": "off over warm", "warm": "warm"}[ratio.arm]
     verdict = ratio.verdict or "no verdict"
     measured = ratio.ratio is not None
-    return Text.assemble(
-        (f"{what:<14} ", "dim"),
-        (f"{words.times(ratio.ratio)} " if measured else "", "bold"),
+    said = f"warm is {verdict}" if verdict in ("faster", "slower") else verdict
+    return what, (
+        Span(f"{words.times(ratio.ratio)} " if measured else "", "strong"),
         f"({words.interval(ratio.ci)}) " if measured else "",
-        (f"warm is {verdict}" if verdict in ("faster", "slower") else verdict, VERDICT_STYLES[ratio.verdict]),
+        Span(said, VERDICT_TONES[ratio.verdict]),
         f", {ratio.num_blocks} blocks",
-        (f"  {ratio.reason}" if ratio.reason else "", "dim"),
+        Span(f"  {ratio.reason}" if ratio.reason else "", "dim"),
     )
 
 
-def _phases(startup: Startup) -> RenderableType:
-    rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in CACHE_STATES), style="bold", gap=3)
-    columns = [startup.starts(arm) for arm in CACHE_STATES]
+def _picture(startup: Startup) -> list[Piece]:
+    """Lay out a start as a waterfall: each phase begins where the one before ended."""
+    longest_s = max((start.value_s for arm in CACHE_STATES for start in startup.starts(arm)), default=0.0)
+    drawn: list[Piece] = []
+    for arm in ("warm", "cold"):
+        starts = startup.starts(arm)
+        rows, begin_s = list[BarRow](), 0.0
+        for phase in PHASES if starts and longest_s else ():
+            took = phase_s(starts, phase)
+            if isinstance(took, Unknown):
+                continue
+            if took >= LEAST_IN_PICTURE * longest_s:
+                bar = Bar((Segment(START[arm], 1.0),), took / longest_s, begin_s / longest_s)
+                rows.append(BarRow(PHASES[phase], words.duration(took, column=True), bar))
+            begin_s += took
+        if rows:
+            label = f"A start with {START[arm].label}, phase by phase"
+            on = On.EVERYWHERE if arm == "warm" else On.PAGE
+            drawn += [Note(f"With {START[arm].label}:", tone="dim", on=On.PAGE), Bars(label, rows, on=on)]
+    return (
+        [Section("Where a start goes", drawn, aside="each phase begins where the one before ended")]
+        if drawn
+        else []
+    )
+
+
+def _phases(startup: Startup) -> Section:
+    header = [Column(""), *(Column(TIME_TITLES[arm], "number") for arm in CACHE_STATES)]
+    starts = [startup.starts(arm) for arm in CACHE_STATES]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
-    medians = [statistics.median(start.value_s for start in each) if each else None for each in columns]
-    rows.add_row(title, *map(words.duration, medians), style="bold")
+    medians = [statistics.median(start.value_s for start in each) if each else None for each in starts]
+    rows: list[list[Cell]] = [[Span(text, "strong") for text in (title, *map(words.duration, medians))]]
     unknown: dict[str, list[str]] = {}
     for phase in PHASES:
-        values = [phase_s(each, phase) if each else 0.0 for each in columns]
+        values = [phase_s(each, phase) if each else 0.0 for each in starts]
         reasons = [value.reason for value in values if isinstance(value, Unknown)]
         if reasons:
             unknown.setdefault(reasons[0], []).append(PHASES[phase])
         elif any(values):
-            shown = [_time(value) if value else "–" for value in values]
-            rows.add_row(f"  {PHASES[phase]}", *shown)
+            rows.append([f"  {PHASES[phase]}", *(_time(value) if value else NOTHING for value in values)])
     steady = [_until_steady(startup, arm) for arm in CACHE_STATES]
     if any(steady):
-        rows.add_row("then until steady", *(text or "–" for text in steady), style="dim")
+        rows.append([Span(text or NOTHING, "dim") for text in ("then until steady", *steady)])
     notes = [
-        Text(
-            f"not known: {', '.join(names) if len(names) < len(PHASES) else 'the phases'}: {why}", style="dim"
+        Note(
+            f"not known: {', '.join(names) if len(names) < len(PHASES) else 'the phases'}: {why}", tone="dim"
         )
         for why, names in unknown.items()
     ]
-    return Group(rows, *notes, *_imports(columns[1]))
+    table = Table("Median of the starts", header, rows, cards=False)
+    return Section("Phases", [table, *notes, *_imports(starts[1])], on=On.ALL_OF_IT)
 
 
 def _time(took_s: float | Unknown) -> str:
     return words.UNKNOWN if isinstance(took_s, Unknown) else words.duration(took_s)
 
 
-def _imports(warm: Sequence[Start]) -> list[Text]:
+def _imports(warm: Sequence[Start]) -> list[Note]:
     if not warm or not warm[0].imports:
         return []
-    longest = ", ".join(
-        f"{words.plain(name)} {words.duration(took_s)}" for name, took_s in warm[0].imports[:4]
-    )
-    return [Text(f"longest imports, with what they import: {longest}", style="dim")]
+    longest = ", ".join(f"{name} {words.duration(took_s)}" for name, took_s in warm[0].imports[:NUM_IMPORTS])
+    return [Note(f"longest imports, with what they import: {longest}", tone="dim")]
 
 
 def _until_steady(startup: Startup, arm: CacheState) -> str:
@@ -134,11 +224,12 @@ def _until_steady(startup: Startup, arm: CacheState) -> str:
     return "" if took_s is None else _time(took_s)
 
 
-def _caches(startup: Startup) -> RenderableType | None:
-    """Show what the timed starts left in their own caches, and the state of the command's own caches."""
+def _caches(startup: Startup) -> list[Piece]:
+    """Lay out what the timed starts left in their own caches, and the state of the command's own caches."""
     cold, warm = startup.starts("cold"), startup.starts("warm")
-    sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
-    rows = table("cache:", *sizes_of, style="bold", gap=3)
+    numbers = ("cold adds", "warm adds", "warm holds", "your own")
+    header = [Column("cache"), *(Column(name, "number") for name in numbers), Column("lasts")]
+    rows: list[list[Cell]] = []
     for cache in startup.own:
         held = max((start.held.get(cache.name, 0) for start in warm), default=0)
         left = [
@@ -146,14 +237,14 @@ def _caches(startup: Startup) -> RenderableType | None:
         ]
         sizes = [*left, held, cache.size_bytes]
         if any(sizes):
-            rows.add_row(TITLES[cache.name], *map(_size, sizes), _lasts(cache))
-    return rows if rows.row_count else None
+            rows.append([TITLES[cache.name], *map(_size, sizes), _lasts(cache)])
+    return [Section("Caches", [Table("", header, rows, cards=False)])] if rows else []
 
 
 def _size(size: float | Unknown) -> str:
     if isinstance(size, Unknown):
         return words.UNKNOWN
-    return words.num_bytes(size) if size else "–"
+    return words.num_bytes(size) if size else NOTHING
 
 
 def _lasts(cache: Cache) -> str:
@@ -166,14 +257,11 @@ def _lasts(cache: Cache) -> str:
     return "yes" if cache.lasts else "no"
 
 
-def _notes(startup: Startup) -> RenderableType:
-    lines = [
-        Text.assemble((f"void: block {v.block}: ", "yellow"), words.plain(v.reason)) for v in startup.voided
-    ]
-    lines += [Text.assemble(("warning: ", "yellow"), words.plain(text)) for text in startup.warnings]
+def _notes(startup: Startup) -> list[Piece]:
+    void = [Note(one.reason, label=f"void: block {one.block}", on=On.TERMINAL) for one in startup.voided]
     where = (
         "Caches of these starts lay in folders of their own; yours were neither used nor changed. "
-        f"The warm ones are in {words.plain(startup.warm_caches)}."
+        f"The warm ones are in {startup.warm_caches}."
     )
-    lines.append(Text(where, style="dim"))
-    return Padding(Group(*lines), (1, 0, 0, 0))
+    noted = [*wary(startup.warnings), Note(where, tone="dim", on=On.LONG)]
+    return [*void, *noted]

@@ -1,7 +1,6 @@
-"""Show a study in the terminal, and provide its rows for terminal and page."""
+"""Lay out a study, with the contents of its rows, its figures and its commands."""
 
 from dynotune.report.study.header import spent_s
 from dynotune.report.study.rows import long_time
-from dynotune.report.study.summary import study_report
 
-__all__ = ["long_time", "spent_s", "study_report"]
+__all__ = ["long_time", "spent_s"]

@@ -1,16 +1,15 @@
 """Write the commands that repeat a study or a comparison, exactly as a shell takes them."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from dynotune.report.repetition import compared, measured_as, time_in_words
 from dynotune.report.study.header import spent_s
 from dynotune.report.study.rows import Tried, long_time, tried
 from dynotune.schema.arm import arm_key
-from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
 from dynotune.text import words
@@ -64,7 +63,7 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
             more_s = SPARE * study.settles_in_s
             budget_s = 60.0 * math.ceil((spent_s(study) + more_s) / 60)
             what = f"About {long_time(60 * math.ceil(more_s / 60))} more should settle it"
-        more = ["dynotune", "tune", "--resume", study.id, "--budget", _time(budget_s)]
+        more = ["dynotune", "tune", "--resume", study.id, "--budget", time_in_words(budget_s)]
         found.append(Command("more-time", what, words.shell(more)))
     return found
 
@@ -110,7 +109,7 @@ def _compare_alone(study: Study, row: Tried) -> Command:
 
 
 def _tune(study: Study, recipe: str = "") -> list[str]:
-    options = ["--budget", _time(study.budget_s)]
+    options = ["--budget", time_in_words(study.budget_s)]
     if began_from := recipe or (study.base_recipe.file if study.base_recipe is not None else ""):
         typed = _typed(study) if recipe else [word for one in study.run.settings for word in _set(one)]
         options += ["--recipe", began_from, *typed]
@@ -124,45 +123,8 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
         ("--values", study.values),
     ):
         options += [word for value in values for word in (option, value)]
-    return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.run.command]
+    return ["dynotune", "tune", *options, *measured_as(study), "--", *study.run.command]
 
 
 def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
-    return _compared(study, over(study.run.settings, settings), over(study.run.settings, against))
-
-
-def again(comparison: Comparison) -> list[str]:
-    """Return the words that repeat a comparison."""
-    return _compared(comparison, comparison.candidate_settings, comparison.run.settings)
-
-
-def _compared(of: Study | Comparison, candidate: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
-    baseline = [word for setting in against for word in ("--baseline", str(setting))]
-    objective = [] if of.run.objective == "throughput" else ["--objective", of.run.objective]
-    options = [*baseline, *objective, *_measured_as(of)]
-    return words.shell(["dynotune", "compare", *map(str, candidate), *options, "--", *of.run.command])
-
-
-def _measured_as(of: Study | Comparison) -> list[str]:
-    """Return the options that `tune` and `compare` share."""
-    run = of.run
-    given = {
-        "--warmup": run.warmup_steps,
-        "--steps": run.window_steps,
-        "--step-function": run.step_function,
-        "--phase": run.phase,
-        "--margin": f"{of.margin:g}" if of.margin != 0.01 else None,
-        "--timeout": None if run.timeout_s is None else _time(run.timeout_s),
-        "--seed": run.seed or None,
-        "--caches": run.caches if run.caches != "warm" else None,
-        "--nice": run.nice or None,
-    }
-    options = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    flags = {"--no-sandbox": not run.sandbox, "--offline-trackers": run.offline_trackers}
-    return options + [flag for flag, given in flags.items() if given]
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 60 and seconds % 60 == 0:
-        return f"{seconds / 60:g}m"
-    return (re.sub(r"\.?0+$", "", f"{seconds:.3f}") or "0") + "s"
+    return compared(study, over(study.run.settings, settings), over(study.run.settings, against))

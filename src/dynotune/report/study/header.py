@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from dynotune.report.study.rows import BETTER, interval_of, level, long_time
+from dynotune.report import machine
+from dynotune.report.blocks import Answer
+from dynotune.report.places import prose
+from dynotune.report.study.rows import interval_of, level, long_time
 from dynotune.report.study.sides import levels
-from dynotune.schema.facts import Facts, Unknown, known
+from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Estimate, Parts, Study
 from dynotune.text import words
@@ -16,24 +18,7 @@ from dynotune.text import words
 WITHOUT_ROUNDING, ROUNDING_ADDS = "Without rounding", "Rounding adds"
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """The answer of a study.
-
-    Args:
-        large: the text in large type: a ratio, or two words.
-        rest: what the ratio measures, with its interval.
-        verdict: the verdict in one sentence.
-        good: whether something was proved.
-    """
-
-    large: str
-    rest: str
-    verdict: str
-    good: bool
-
-
-def headline(study: Study) -> Headline:
+def headline(study: Study) -> Answer:
     """Say what was proved, that nothing was proved, or that the study is not finished."""
     confirmed = study.confirmed
     if (
@@ -42,24 +27,27 @@ def headline(study: Study) -> Headline:
         and confirmed.verdict == "faster"
         and confirmed.speedup is not None
     ):
-        gained, between = words.gained(confirmed)
-        rest = (
-            f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, on "
-            f"{words.basis(confirmed)}"
-        )
+        gained, between = words.answered(confirmed)
+        rest = f"{between} at {confirmed.confidence:.0%}, on {words.basis(confirmed)}"
         if study.base_recipe is not None:
             rest += f", on top of {_name(study.base_recipe)}"
-        return Headline(gained, rest, study.verdict, True)
+        line = f"{gained} ({rest})"
+        return Answer(large=gained, rest=rest, sentence=study.verdict, line=line, tone="good")
     if not study.finished:
-        return Headline(
-            "Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False
-        )
+        sentence = study.verdict or "Nothing is proved yet."
+        return _open("Not finished", "what is known so far", sentence)
     if study.recipe:
-        return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
+        return _open("Unproved", "settings that were not confirmed", study.verdict)
     rest = "no setting earned a place in a recipe"
     if study.base_recipe is not None:
         rest = f"no setting earned a place on top of {_name(study.base_recipe)}, which stands"
-    return Headline("Nothing proved", rest, study.verdict or "No setting was proved to help.", False)
+    return _open("Nothing proved", rest, study.verdict or "No setting was proved to help.")
+
+
+def _open(large: str, rest: str, sentence: str) -> Answer:
+    beside = "" if sentence.startswith(large) else f"{large}: "
+    line = prose(f"{beside}{sentence}" if sentence else f"{large}: {rest}.")
+    return Answer(large=large, rest=rest, sentence=sentence, line=line, tone="wary")
 
 
 def _name(beginning: BaseRecipe) -> str:
@@ -70,7 +58,7 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     """Yield a few figures with their names."""
     yield from _parts(study)
     if (values := levels(study)) is not None:
-        yield "Before and after", arrow(*(level(study, value) for value in values))
+        yield "Before and after", words.arrow(*(level(study, value) for value in values))
     if study.break_even is not None:
         yield "The slower start breaks even", pays_off(study)
     if study.base_recipe is not None:
@@ -82,7 +70,7 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     )
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
-    yield "Machine", machine(study.facts) or words.UNKNOWN
+    yield "Machine", machine.name_of(study.facts) or words.UNKNOWN
 
 
 def _parts(study: Study) -> Iterator[tuple[str, str]]:
@@ -107,12 +95,6 @@ def _gained_by(settings: Sequence[Setting], estimate: Estimate) -> str:
     between = f"{words.interval(ci)}; " if ci is not None else ""
     gained = words.times(estimate.speedup, digits=words.digits(ci))
     return f"{gained} ({between}{estimate.num_blocks} blocks{where}), by {by}"
-
-
-def arrow(before: str, after: str) -> str:
-    """Write `763 → 1,760 samples/s`: a unit that both values share is written once."""
-    unit = before.partition(" ")[2]
-    return f"{before.removesuffix(' ' + unit) if unit and after.endswith(' ' + unit) else before} → {after}"
 
 
 def spent_s(study: Study) -> float:
@@ -141,16 +123,3 @@ def pays_off(study: Study) -> str:
         return f"never: it starts {words.duration(later_s)} later"
     steps = study.break_even.after_steps
     return f"after {steps:,} step{'' if steps == 1 else 's'} ({words.duration(later_s)} later)"
-
-
-def machine(facts: Facts) -> str:
-    """Name the machine's GPUs or processor, its cores and its torch; "" if none of these is known."""
-    count = known(facts, "gpu.count")
-    name = known(facts, "gpu.name") or known(facts, "host.cpu")
-    cores = known(facts, "host.num_cores")
-    told = [
-        (f"{count} × " if isinstance(count, int) and count > 1 else "") + str(name) if name else "",
-        f"{cores} core{'' if cores == 1 else 's'}" if cores else "",
-        f"torch {torch}" if (torch := known(facts, "torch.version")) else "",
-    ]
-    return words.plain(", ".join(filter(None, told)))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from dynotune.report.blocks import Tone
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective
 from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
 from dynotune.text import words
 
@@ -18,34 +18,30 @@ class Look(NamedTuple):
     """The way in which a setting's fate is displayed.
 
     Args:
-        style: the fate's style in the terminal.
-        mark: the character beside the fate's name; for a measured fate, the plot's symbol.
-        symbol, colour: the symbol (Plotly's name) and the colour (the page's name) of the fate's points in a
-            plot.
-        meaning: explanation of the plot's points; "" if there are few of them.
+        tone: the fate's colour.
+        mark: the character beside the fate's name, and the sign of its points in a picture.
+        meaning: explanation of the picture's points; "" if there are few of them.
     """
 
     name: str
-    style: str
+    tone: Tone
     mark: str
-    symbol: str = "diamond-open"
-    colour: str = "muted"
     meaning: str = ""
 
 
 KINDS: dict[Kind, Look] = {
-    "proved": Look("proved", "bold green", "●", "circle", "accent", "in the recipe"),
-    "not-needed": Look("not needed", "green", "○", "circle-open", "accent", "helps alone, not needed"),
-    "no-effect": Look("no effect", "cyan", "■", "square", meaning="no effect"),
-    "slower": Look("slower", "red", "◀", "triangle-left", "ink", "slower"),
-    "unproved": Look("unproved", "yellow", "□", "square-open", meaning="unproved"),
-    "wrong-results": Look("wrong results", "red", "×"),
-    "unchecked": Look("results unchecked", "yellow", "×"),
-    "failed": Look("failed", "red", "×"),
-    "out-of-memory": Look("out of memory", "red", "×"),
-    "rejected": Look("did not take effect", "red", "×"),
+    "proved": Look("proved", "good", "●", "in the recipe"),
+    "not-needed": Look("not needed", "good", "○", "helps alone, not needed"),
+    "no-effect": Look("no effect", "note", "■", "no effect"),
+    "slower": Look("slower", "bad", "◀", "slower"),
+    "unproved": Look("unproved", "wary", "□", "unproved"),
+    "wrong-results": Look("wrong results", "bad", "×"),
+    "unchecked": Look("results unchecked", "wary", "×"),
+    "failed": Look("failed", "bad", "×"),
+    "out-of-memory": Look("out of memory", "bad", "×"),
+    "rejected": Look("did not take effect", "bad", "×"),
     "not-tried": Look("not tried", "dim", "–"),
-    "open": Look("not decided yet", "dim", "◇", meaning="not decided yet"),
+    "open": Look("not decided yet", "dim", "◇", "not decided yet"),
 }
 """The fates in the order in which reports list them."""
 
@@ -55,15 +51,6 @@ PHASES: dict[Phase, str] = {
     "prune": "with and without each",
     "confirm": "confirmation",
 }
-
-BETTER: dict[Objective, str] = {
-    "throughput": "faster",
-    "latency-p99": "lower 99th percentile of latency",
-    "time-to-first-step": "less time to the first step",
-    "memory": "less memory",
-    "energy": "less energy",
-}
-"""The word for a ratio above 1, by objective."""
 
 # Runs in fresh processes before turns within one.
 PREFERRED: tuple[Phase, ...] = ("confirm", "prune", "switch")

@@ -1,6 +1,3 @@
-"""Show traces and their differences in the terminal."""
+"""Lay out recorded traces: one, or two of one program. Each module is imported when needed."""
 
-from dynotune.report.trace.difference import difference_report
-from dynotune.report.trace.summary import trace_report
-
-__all__ = ["difference_report", "trace_report"]
+__all__ = ["difference", "summary"]

@@ -1,27 +1,44 @@
-"""Show a trace in the terminal: the verdict, where a step's time goes, causes of lost time, then tables."""
+"""Lay out a trace: the verdict, where a step's time goes, causes of lost time, then tables."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from dynotune.report.bars import OF_A_WINDOW, Bar, Legend
-from dynotune.report.layout import fields, spaced, table
-from dynotune.report.trace_parts import (
+from dynotune.report.blocks import (
+    Answer,
+    Bar,
+    BarRow,
+    Bars,
+    Piece,
+    Cell,
+    Column,
+    CommandLine,
+    Fields,
+    LegendEntry,
+    Lines,
+    Note,
+    On,
+    Phrase,
+    Report,
+    Section,
+    Span,
+    Table,
+    wary,
+)
+from dynotune.report.parts import OF_A_WINDOW
+from dynotune.report.places import place, prose
+from dynotune.report.steps import segments
+from dynotune.report.trace.window import (
     NUM_OF_A_MACHINE,
     Per,
-    left_out,
     listed,
-    place,
-    prose,
+    numbers,
     recorded,
-    rows_of,
     short_kernel,
-    title,
     window,
 )
 from dynotune.schema.trace_summary import (
@@ -36,9 +53,8 @@ from dynotune.schema.trace_summary import (
 )
 from dynotune.text import words
 
-# The rest is in the JSON.
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
-NEXT = "More: dynotune explain CAUSE. What a remedy is worth: dynotune compare SETTING -- COMMAND."
+"""Evidence of a cause beyond this is in the JSON."""
 T = TypeVar("T")
 _total = attrgetter("total_s")
 ALIGNED = {
@@ -48,47 +64,85 @@ ALIGNED = {
 }
 
 
-def trace_report(summary: TraceSummary, *, top: int = 5) -> RenderableType:
-    """Show the whole answer, with `top` rows per list."""
-    parts = [_head(summary), *_shares(summary), *_devices(summary, top), *_causes(summary, top)]
-    return spaced([*parts, *tables(summary, top), *_notes(summary)])
+def layout(summary: TraceSummary, *, top: int = 5) -> Report:
+    """Lay out the whole answer, with `top` rows per list in the terminal."""
+    verdict = prose(summary.verdict)
+    return Report(
+        kicker="dynotune trace",
+        answer=Answer(large=_large(summary), line=verdict, sentence=verdict),
+        head=[Fields(_head(summary))],
+        use=_use(summary),
+        sections=[
+            *_shares(summary),
+            *_devices(summary, top),
+            *_causes(summary, top),
+            *(replace(block, on=On.ALL_OF_IT) for block in tables(summary, top)),
+            *_notes(summary),
+            Note("--verbose adds kernels, copies, calls, gaps and operators.", tone="dim", on=On.SCREEN),
+        ],
+        footer="dynotune trace --json FILE writes all that is shown here.",
+    )
 
 
-def _head(summary: TraceSummary) -> RenderableType:
-    files, num_more = [words.plain(file) for file in summary.files], len(summary.files) - NUM_OF_A_MACHINE
+def _large(summary: TraceSummary) -> str:
+    """Name the part of a step that takes most of its time; the step's length if no part is known."""
+    if summary.shares is not None:
+        largest = max(OF_A_WINDOW, key=lambda part: part.of(summary.shares))
+        return f"{words.share(largest.of(summary.shares))} {largest.label}"
+    return "Trace"
+
+
+def _use(summary: TraceSummary) -> list[CommandLine]:
+    """Return the line that explains the largest cause, and what proves a remedy."""
+    if not summary.causes:
+        return []
+    largest = max(summary.causes, key=lambda cause: cause.lost_s)
+    explain = CommandLine(
+        "More on the largest cause, and what helps", ["dynotune", "explain", *words.shell([largest.id])]
+    )
+    diagnose = ["dynotune", "diagnose", "--", "COMMAND"]
+    return [explain, CommandLine("The same of the running program, with lines to paste", diagnose)]
+
+
+def _head(summary: TraceSummary) -> list[tuple[str, Phrase | Lines]]:
+    files, num_more = list(summary.files), len(summary.files) - NUM_OF_A_MACHINE
     more = [f"and {num_more} more"] if num_more > 0 else []
-    rows: list[tuple[str, str | Text]] = [
-        ("trace", "\n".join([*files[:NUM_OF_A_MACHINE], *more])),
+    return [
+        ("trace", Lines((*files[:NUM_OF_A_MACHINE], *more))),
         ("recorded", recorded(summary)),
         *([("window", window(summary))] if summary.window_s is not None else []),
-        ("verdict", prose(summary.verdict, style="bold")),
     ]
-    return fields(rows)
 
 
-def _notes(summary: TraceSummary) -> list[RenderableType]:
-    found: list[RenderableType] = []
-    if summary.notes:
-        found.append(
-            Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in summary.notes)
-        )
+def _notes(summary: TraceSummary) -> list[Piece]:
+    blocks = wary(summary.notes, "note")
     if summary.unknown:
-        rows = [
-            (Text(words.plain(name), style="dim"), Text(words.plain(why.reason), style="dim"))
-            for name, why in sorted(summary.unknown.items())
-        ]
-        found.append(Group(title("Not known from this trace"), rows_of([("", "left"), ("", "place")], rows)))
-    return found
+        rows = [[Span(name, "dim"), Span(why.reason, "dim")] for name, why in sorted(summary.unknown.items())]
+        blocks.append(Section("Not known from this trace", [Table("", [Column(""), Column("")], rows)]))
+    return blocks
 
 
-def _shares(summary: TraceSummary) -> list[RenderableType]:
+def _shares(summary: TraceSummary) -> list[Piece]:
     shares, window_s, per = summary.shares, summary.window_s, Per.of(summary)
     if shares is None or window_s is None:
         return []
     what = "A step" if per.num_steps else "The window"
     detail = f"{words.duration(per.part(window_s))}, on {_shown_device(summary.devices)}"
-    legend = Legend(OF_A_WINDOW, shares, lambda share: per.time(share * window_s))
-    return [Group(title(what, detail), Bar(OF_A_WINDOW, shares), legend)]
+    legend = [
+        LegendEntry(part, part.label, [words.fine_share(share), per.time(share * window_s)])
+        for part in OF_A_WINDOW
+        if (share := part.of(shares)) > 0
+    ]
+    bar = BarRow("", "", Bar(segments(OF_A_WINDOW, shares)))
+    rows = [[entry.name, *entry.figures] for entry in legend]
+    table = Table(
+        "Share and time of each part",
+        [Column("Part"), *numbers("Share", "Time")],
+        rows,
+        folded=True,
+        on=On.PAGE,
+    )
+    return [Section(what, [Bars(f"{what}, by part", [bar], legend), table], aside=detail)]
 
 
 def _shown_device(devices: Sequence[DeviceTime]) -> str:
@@ -99,68 +153,57 @@ def _shown_device(devices: Sequence[DeviceTime]) -> str:
     return f"device {slowest.device}" + (f" of rank {slowest.rank}" if slowest.rank is not None else "")
 
 
-def _devices(summary: TraceSummary, top: int) -> list[RenderableType]:
+def _devices(summary: TraceSummary, top: int) -> list[Piece]:
     if len(summary.devices) < 2:
         return []
     limit = max(top, NUM_OF_A_MACHINE)
     by_idle = sorted(summary.devices, key=lambda device: device.idle_s / (device.window_s or 1), reverse=True)
-    chosen = by_idle[:limit] if len(by_idle) > limit else summary.devices
-    shares = (f"{name}:number" for name in ("busy", "compute", "copy", "comm."))
-    rows = table("rank:number", "device:number", "window:number", ":wide", *shares)
-    for device in chosen:
-        rows.add_row(*_device(device))
-    rest = [left_out(len(by_idle), limit)] if len(by_idle) > limit else []
-    return [Group(title("Devices"), rows, *rest)]
+    chosen = by_idle if len(by_idle) > limit else summary.devices
+    header = [*numbers("rank", "device", "window"), Column(""), *numbers("busy", "compute", "copy", "comm.")]
+    return listed("Devices", "", header, [_device(device) for device in chosen], limit)
 
 
-def _device(device: DeviceTime) -> list[RenderableType]:
+def _device(device: DeviceTime) -> list[Cell]:
     window_s = device.window_s
     shares = [
         words.fine_share(part_s / window_s) if window_s else words.UNKNOWN
         for part_s in (device.busy_s, device.compute_s, device.copy_s, device.communication_s)
     ]
-    rank = "" if device.rank is None else str(device.rank)
-    return [
-        rank,
-        str(device.device),
-        words.duration(window_s),
-        Bar(OF_A_WINDOW, device.shares, widest=60),
-        *shares,
-    ]
+    bar = Bar(segments(OF_A_WINDOW, device.shares))
+    return [_rank(device.rank), str(device.device), words.duration(window_s), bar, *shares]
 
 
-def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
-    if not summary.causes:
-        return []
+def _causes(summary: TraceSummary, top: int) -> list[Piece]:
     per = Per.of(summary)
     causes = sorted(summary.causes, key=lambda cause: cause.lost_s, reverse=True)
-    grid = table(":number", ":number", ":text")
-    for cause in causes[:top]:
-        grid.add_row(Text(per.time(cause.lost_s), style="bold"), words.fine_share(cause.share), _cause(cause))
-    rest = [left_out(len(causes), top)] if len(causes) > top else []
-    rest.append(Text(NEXT, style="dim"))
-    return [Group(title("Time lost", f"{per.words}: upper bounds, each cause on its own"), grid, *rest)]
+    rows: list[list[Cell]] = [
+        [Span(per.time(cause.lost_s), "strong"), words.fine_share(cause.share), _cause(cause)]
+        for cause in causes
+    ]
+    detail = f"{per.words}: upper bounds, each cause on its own"
+    return listed("Time lost", detail, [*numbers("", ""), Column("")], rows, top)
 
 
-def _cause(cause: Cause) -> Text:
-    lines = [Text.assemble((words.plain(cause.id), "bold"), "  ", prose(cause.claim))]
+def _cause(cause: Cause) -> Lines:
+    lines: list[Phrase] = [(Span(cause.id, "strong"), "  ", prose(cause.claim))]
     if where := place(cause.where):
         lines.append(where)
-    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in cause.evidence[:NUM_EVIDENCE]]
-    return Text("\n").join(lines)
+    evidence = cause.evidence[:NUM_EVIDENCE]
+    lines += [Span(prose(line, longest=LONGEST_EVIDENCE), "dim") for line in evidence]
+    return Lines(tuple(lines))
 
 
-def tables(summary: TraceSummary, top: int) -> list[RenderableType]:
-    """Build all tables that have a row, with `top` rows each."""
+def tables(summary: TraceSummary, top: int) -> list[Piece]:
+    """Lay out all tables that have a row, with `top` rows each in the terminal."""
     makers = (_ranks, _communication, _kernels, _copies, _syncs, _allocations, _gaps, _operators, _memory)
-    return [table for make in makers if (table := make(summary, top)) is not None]
+    return [block for make in makers for block in make(summary, top)]
 
 
-def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
+def _kernels(summary: TraceSummary, top: int) -> list[Piece]:
     """Show kernels by class, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len(summary.kernels)
     if not any(kernels.num for kernels in summary.kernels):
-        return None
+        return []
     whole_s = sum(kernels.total_s for kernels in summary.kernels)
     every = [each for kernels in summary.kernels for each in kernels.classes]
     classes = sorted(
@@ -179,15 +222,17 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
                 short_kernel(max(alike, key=_total).largest),
             )
         )
-    columns = [("class", "left"), *((name, "right") for name in ("share", "time", "kernels", "mean"))]
+    columns = [Column("class"), *numbers("share", "time", "kernels", "mean"), Column("most of it in")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
     # Classes are few, and their shares are read together: twice as many as of other lists.
-    table = listed("Kernels by class", detail, [*columns, ("most of it in", "place")], rows, 2 * top)
-    about = _about_kernels(summary.kernels[0], per) if num_ranks == 1 else _kernels_by_rank(summary, top)
-    return about if table is None else Group(table, about)
+    if num_ranks > 1:
+        return [*listed("Kernels by class", detail, columns, rows, 2 * top), *_kernels_by_rank(summary, top)]
+    table = Table("", columns, rows, most=2 * top, all_by=f"--top {len(rows)}")
+    about = _about_kernels(summary.kernels[0], per)
+    return [Section("Kernels by class", [table, about], aside=detail)] if rows else [about]
 
 
-def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
+def _about_kernels(kernels: Kernels, per: Per) -> Note:
     facts = [f"{per.count(kernels.num)} kernels {per.words}", f"{words.rate(kernels.per_s)} per second"]
     if kernels.mean_s is not None:
         facts.append(f"mean {words.duration(kernels.mean_s)}")
@@ -206,10 +251,10 @@ def _about_kernels(kernels: Kernels, per: Per) -> RenderableType:
     if kernels.tensor_core_share is not None:
         used = words.share(kernels.tensor_core_share)
         told += f" Tensor cores: {used} of the time of matrix products, convolutions and attention."
-    return Text(told, style="dim")
+    return Note(told, tone="dim")
 
 
-def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
+def _kernels_by_rank(summary: TraceSummary, top: int) -> list[Piece]:
     per = Per.of(summary)
     rows = [
         (
@@ -225,13 +270,10 @@ def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
         for each in summary.kernels
     ]
     names = ("rank", "kernels", "a second", "mean", "launches", "in graphs", "queue", "tensor cores")
-    table = listed(
-        "Kernels by rank", per.words, [(name, "right") for name in names], rows, max(top, NUM_OF_A_MACHINE)
-    )
-    return Padding(table or "", (1, 0, 0, 0))
+    return listed("Kernels by rank", per.words, numbers(*names), rows, max(top, NUM_OF_A_MACHINE))
 
 
-def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
+def _copies(summary: TraceSummary, top: int) -> list[Piece]:
     """Show copies by kind, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len({copies.rank for copies in summary.copies}) or 1
     grouped = sorted(
@@ -239,14 +281,7 @@ def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
         key=lambda alike: -sum(map(_total, alike)),
     )
     rows = [_copies_of(alike, per, num_ranks) for alike in grouped]
-    columns = [
-        ("kind", "left"),
-        ("time", "right"),
-        ("exposed", "right"),
-        ("copies", "right"),
-        ("bytes", "right"),
-    ]
-    columns += [("median", "right"), ("achieved", "right")]
+    columns = [Column("kind"), *numbers("time", "exposed", "copies", "bytes", "median", "achieved")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
     return listed("Copies", detail, columns, rows, top)
 
@@ -269,16 +304,16 @@ def _copies_of(alike: Sequence[Copies], per: Per, num_ranks: int) -> list[str]:
     ]
 
 
-def _syncs(summary: TraceSummary, top: int) -> RenderableType | None:
+def _syncs(summary: TraceSummary, top: int) -> list[Piece]:
     return _calls("Calls that wait for the device", summary.syncs, summary, top)
 
 
-def _allocations(summary: TraceSummary, top: int) -> RenderableType | None:
+def _allocations(summary: TraceSummary, top: int) -> list[Piece]:
     name = "Memory asked of CUDA inside steps" if summary.num_steps else "Memory asked of CUDA"
     return _calls(name, summary.allocations, summary, top)
 
 
-def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> RenderableType | None:
+def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> list[Piece]:
     """Show calls by place; for several ranks, each call is that of the rank which spent most time on it."""
     per = Per.of(summary)
     several = len({each.rank for each in calls}) > 1
@@ -296,11 +331,11 @@ def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -
         )
         for each in sorted(worst, key=lambda each: -each.total_s)
     ]
-    columns = [("time", "right"), ("calls", "right"), ("rank", "right"), ("call", "left"), ("from", "place")]
+    columns = [*numbers("time", "calls", "rank"), Column("call"), Column("from")]
     return listed(name, per.words + (", of the rank that spent most" if several else ""), columns, rows, top)
 
 
-def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
+def _gaps(summary: TraceSummary, top: int) -> list[Piece]:
     devices = {(gap.rank, gap.device) for gap in summary.gaps}
     rows = [
         (
@@ -312,17 +347,11 @@ def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
         )
         for gap in sorted(summary.gaps, key=lambda gap: -gap.duration_s)
     ]
-    columns = [
-        ("gap", "right"),
-        ("at", "right"),
-        ("waits for", "left"),
-        ("on", "left"),
-        ("meanwhile", "place"),
-    ]
+    columns = [*numbers("gap", "at"), Column("waits for"), Column("on"), Column("meanwhile")]
     return listed("Longest gaps", "in which the device ran nothing", columns, rows, top)
 
 
-def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
+def _communication(summary: TraceSummary, top: int) -> list[Piece]:
     per = Per.of(summary)
     several = len(summary.communication) > 1
     rows = [
@@ -336,43 +365,41 @@ def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
         for each in sorted(summary.communication, key=lambda each: -each.exposed_s)
         if each.num
     ]
-    columns = [(name, "right") for name in ("rank", "time", "exposed", "hidden", "collectives")]
+    columns = numbers("rank", "time", "exposed", "hidden", "collectives")
     return listed("Communication", per.words, columns, rows, max(top, NUM_OF_A_MACHINE))
 
 
-def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
+def _ranks(summary: TraceSummary, top: int) -> list[Piece]:
     if summary.ranks is None or not summary.ranks.ranks:
-        return None
+        return []
     per, ranks, late = Per.of(summary), summary.ranks, {one.rank for one in summary.ranks.stragglers}
     slowest_first = sorted(ranks.ranks, key=lambda each: (each.rank not in late, -(each.step_s or 0)))
     limit = max(top, NUM_OF_A_MACHINE)
     chosen = slowest_first if len(slowest_first) > limit else ranks.ranks
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             _rank(each.rank),
             _time(each.step_s),
             per.time(each.busy_s),
             per.time(each.waits_s),
             "" if each.clock_offset_s is None else words.change(each.clock_offset_s),
-            Text("the others wait for it", style="yellow") if each.rank in late else "",
+            Span("the others wait for it", "wary") if each.rank in late else "",
         )
         for each in chosen
     ]
-    columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
-    table = listed("Ranks", per.words, [*columns, ("clock", "right"), ("", "left")], rows, limit)
+    columns = [*numbers("rank", "step", "busy", "waits", "clock"), Column("")]
+    table = Table("", columns, rows, most=limit, all_by=f"--top {len(rows)}")
     known = [each for each in chosen if each.phase_s]
     own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
-    names = [(name, "right") for name in ("rank", *RANK_PHASES)]
-    phases = listed("Own time by phase", "in a middling step, without waits and exchange", names, own, limit)
+    detail = "in a middling step, without waits and exchange"
+    phases = listed("Own time by phase", detail, numbers("rank", *RANK_PHASES), own, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
         told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
-    return Group(
-        table or title("Ranks"), Text(told, style="dim"), *([Padding(phases, (1, 0, 0, 0))] if phases else [])
-    )
+    return [Section("Ranks", [table, Note(told, tone="dim")], aside=per.words), *phases]
 
 
-def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
+def _operators(summary: TraceSummary, top: int) -> list[Piece]:
     """Show operators, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
     named = [
@@ -392,12 +419,12 @@ def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
         )
         for self_s, num, name in sorted(named, key=lambda row: (-row[0], row[2]))
     ]
-    columns = [("own time", "right"), ("of window", "right"), ("calls", "right"), ("operator", "place")]
+    columns = [*numbers("own time", "of window", "calls"), Column("operator")]
     detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
     return listed("Operators on the host", detail, columns, rows, top if summary.devices else 2 * top)
 
 
-def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
+def _memory(summary: TraceSummary, top: int) -> list[Piece]:
     per = Per.of(summary)
     several = len(summary.memory) > 1
     rows = [
@@ -409,10 +436,8 @@ def _memory(summary: TraceSummary, top: int) -> RenderableType | None:
         )
         for each in sorted(summary.memory, key=lambda each: -each.peak_allocated_bytes)
     ]
-    columns = [("on", "left"), ("peak allocated", "right"), ("peak reserved", "right")]
-    return listed(
-        "Memory", "", [*columns, (f"allocations {per.words}", "right")], rows, max(top, NUM_OF_A_MACHINE)
-    )
+    columns = [Column("on"), *numbers("peak allocated", "peak reserved", f"allocations {per.words}")]
+    return listed("Memory", "", columns, rows, max(top, NUM_OF_A_MACHINE))
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], tuple[str, ...]]) -> list[list[T]]:

@@ -1,16 +1,17 @@
 "use strict";
 // Each plot: its title, its lines by the server's series (name, column of the row, what it is called), and its axis.
-const MEAN = 1, MOST = 2, MOST_ROWS = 1800, LATE_S = 5;
+const MEAN = 1, MOST = 2, MOST_ROWS = 1800, MOST_MARKS = 5, LATE_S = 5;
+const GIB = 2 ** -30;
 const PLOTS = [
-  ["Step time", [["step", MEAN, "mean"], ["step", MOST, "longest"]], { ticksuffix: "s" }],
-  ["Wait for input in a step", [["wait", MEAN, "wait"]], { ticksuffix: "s" }],
+  ["Step time", [["step", MEAN, "mean"], ["step", MOST, "longest"]], { unit: "ms", scale: 1000 }],
+  ["Wait for input in a step", [["wait", MEAN, "wait"]], { unit: "ms", scale: 1000 }],
   ["GPU at work", [["gpu.kernel_running_percent", MEAN, "kernels run"],
     ["gpu.sm_active_percent", MEAN, "SM active"], ["gpu.tensor_active_percent", MEAN, "tensor active"]],
-  { ticksuffix: "%", range: [0, 100] }],
-  ["GPU memory in use", [["gpu.memory_used_bytes", MEAN, "memory"]], { ticksuffix: "B" }],
-  ["Power", [["gpu.power_w", MEAN, "power"]], { ticksuffix: "W" }],
+  { unit: "%", range: [0, 100] }],
+  ["GPU memory in use", [["gpu.memory_used_bytes", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
+  ["Power", [["gpu.power_w", MEAN, "power"]], { unit: "W" }],
   ["Cores kept busy", [["cores", MEAN, "cores"]], {}],
-  ["Memory of the run's processes", [["rss", MEAN, "memory"]], { ticksuffix: "B" }],
+  ["Memory of the run's processes", [["rss", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
 ];
 const series = {};
 const root = document.documentElement;
@@ -40,35 +41,67 @@ function merge(more) {
   }
 }
 
-function traces(lines) {
-  return lines.flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
+// One column of times, and one of values a line: uPlot joins lines whose times differ.
+function joined(plot) {
+  const lines = plot[1].flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
     name: Object.keys(series[name]).length > 1 ? `${called} ${whose}` : called,
-    x: rows.map((row) => moment(row[0])), y: rows.map((row) => row[column]), mode: "lines",
+    rows: [rows.map((row) => moment(row[0]) / 1000), rows.map((row) => row[column] * (plot[2].scale || 1))],
   })));
+  return { names: lines.map((line) => line.name), data: lines.length ? uPlot.join(lines.map((line) => line.rows)) : null };
 }
 
-function layout(place, axis) {
-  const grid = { color: css("muted"), gridcolor: css("grid"), zeroline: false, fixedrange: true };
-  const line = (mark) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: moment(mark.at_s), x1: moment(mark.at_s),
-    line: { width: 1, dash: "dot", color: css(mark.kind === "bottleneck" ? "accent" : "muted") } });
-  return { width: place.clientWidth, height: 220, margin: { l: 64, r: 8, t: 8, b: 28 }, hovermode: "x", dragmode: false,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("ink") }, shapes: view.marks.map(line),
-    colorway: [css("accent"), css("muted"), css("ink"), css("part-other")], legend: { orientation: "h", y: 1.15 },
-    xaxis: grid, yaxis: { ...grid, rangemode: "tozero", exponentformat: "SI", ...axis } };
+// An epoch is no event: only what changes the verdict stands in the plots.
+function marked(chart) {
+  const { ctx, bbox } = chart;
+  ctx.save();
+  ctx.strokeStyle = css("bad");
+  ctx.setLineDash([3, 4]);
+  for (const mark of view.marks.filter((one) => one.kind === "bottleneck")) {
+    const x = chart.valToPos(moment(mark.at_s) / 1000, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+function options(plot, names, width) {
+  const axis = { stroke: css("muted"), grid: { stroke: css("grid"), width: 1 }, ticks: { show: false } };
+  const colours = [css("accent"), css("muted"), css("wary"), css("part-communication")];
+  const line = (name, at) => ({ label: name, stroke: colours[at % colours.length], width: 1.5, points: { show: false }, spanGaps: true });
+  return {
+    width, height: 200, cursor: { y: false }, legend: { show: false }, hooks: { draw: [marked] },
+    series: [{}, ...names.map(line)],
+    scales: { y: { range: (chart, low, high) => plot[2].range || [0, high > 0 ? 1.05 * high : 1] } },
+    axes: [axis, { ...axis, size: 64, values: (chart, ticks) => ticks.map((tick) => written(tick, plot[2].unit)) }],
+  };
+}
+
+function written(value, unit = "") {
+  if (value === null || value === undefined) return "–";
+  const number = Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(3));
+  return `${number.toLocaleString("en")}${unit && ` ${unit}`}`;
 }
 
 function draw() {
-  PLOTS.forEach((plot) => {
-    const lines = traces(plot[1]);
-    if (!lines.length) return;
+  for (const plot of PLOTS) {
+    const { names, data } = joined(plot);
+    if (!names.length) continue;
     const figure = plot.figure ??= made("figure", "", made("div", ""), made("figcaption", ""));
     figure.className = "plot";
     if (!figure.isConnected) $("plots").append(made("section", "", made("h2", plot[0]), figure));
-    Plotly.react(figure.firstChild, lines, layout(figure, plot[2]), { displayModeBar: false });
-    const newest = (line) => Number(Number(line.y.at(-1)).toPrecision(3)).toLocaleString("en");
-    const now = lines.map((line) => `${line.name} ${newest(line)} ${plot[2].ticksuffix || ""}`.trim());
-    figure.lastChild.textContent = `Now: ${now.join(", ")}`;
-  });
+    const look = [figure.clientWidth, css("ink"), ...names].join();
+    if (figure.look !== look) {
+      figure.look = look;
+      figure.chart?.destroy();
+      figure.chart = new uPlot(options(plot, names, figure.clientWidth), data, figure.firstChild);
+    } else figure.chart.setData(data);
+    const newest = names.map((name, at) => `${name} ${written(data[at + 1].findLast((value) => value != null), plot[2].unit)}`);
+    figure.dataset.lines = names.length;
+    figure.lastChild.textContent = `Now: ${newest.join(", ")}`;
+  }
 }
 
 function table([title, columns, rows]) {
@@ -89,7 +122,8 @@ function show() {
   const alerts = view.alerts.map((alert) => made("li", `${alert.id}: ${alert.text}`,
     made("ul", "", ...alert.details.map((line) => made("li", line)))));
   if (alerts.map((each) => each.textContent).join("") !== $("alerts").textContent) $("alerts").replaceChildren(...alerts);
-  const marks = view.marks.slice(-20).reverse();
+  const marks = view.marks.filter((mark) => mark.kind !== "epoch").slice(-MOST_MARKS).reverse();
+  $("marks").parentElement.hidden = !marks.length;
   $("marks").replaceChildren(...marks.map((mark) => made("li", `step ${mark.step.toLocaleString("en")}: ${mark.kind}, ${mark.text}`)));
   if (!document.hidden) draw();
   root.dataset.views = 1 + Number(root.dataset.views || 0);
@@ -105,7 +139,9 @@ async function ask() {
       view = told.view;
       merge(told.series);
       $("tables").replaceChildren(...told.tables.map(table));
-      $("notes").replaceChildren(...[...view.notes, ...told.unknown].map((note) => made("li", note)));
+      const notes = [...view.notes, ...told.unknown];
+      $("notes").replaceChildren(...notes.map((note) => made("li", note)));
+      $("notes").parentElement.hidden = !notes.length;
       show();
     }
   } catch (error) {
@@ -116,4 +152,6 @@ async function ask() {
 }
 
 ask();
-addEventListener("resize", () => view.at_s !== undefined && draw());
+const again = () => view.at_s !== undefined && draw();
+addEventListener("resize", again);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);

@@ -1,0 +1,73 @@
+"""Find the layout of a document by its type. Each document is laid out in one place, for all writers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.diagnosis import Diagnosis, MemoryAccount
+from dynotune.schema.precision import Precision
+from dynotune.schema.running import RunningDiagnosis
+from dynotune.schema.startup import Startup
+from dynotune.schema.study import Study
+from dynotune.schema.trace_summary import TraceDifference, TraceSummary
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dynotune.report.blocks import Report
+
+
+def layout_of(document: Any, *, recipe: str = "", recipe_path: str = "recipe.toml", top: int = 5) -> Report:
+    """Lay out a document.
+
+    Args:
+        recipe: text of a study's recipe, for its page.
+        recipe_path: path of a study's recipe, for the commands that use it.
+        top: number of rows in the lists of a trace.
+    """
+    match document:
+        case Comparison():
+            from dynotune.report import comparison
+
+            return comparison.layout(document)
+        case Study():
+            from dynotune.report.study import layout as study
+
+            return study.layout(document, recipe=recipe_path, recipe_text=recipe)
+        case Diagnosis():
+            from dynotune.report import diagnosis
+
+            return diagnosis.layout(document)
+        case RunningDiagnosis():
+            from dynotune.report import running
+
+            return running.layout(document)
+        case Startup():
+            from dynotune.report.startup import starts
+
+            return starts.layout(document)
+        case MemoryAccount():
+            from dynotune.report import memory_account
+
+            return memory_account.layout(document)
+        case Precision():
+            from dynotune.report import precision
+
+            return precision.layout(document)
+        case TraceSummary():
+            from dynotune.report.trace import summary
+
+            return summary.layout(document, top=top)
+        case TraceDifference():
+            from dynotune.report.trace import difference
+
+            return difference.layout(document, top=top)
+    raise TypeError(f"no document that has a report: {type(document).__name__}")
+
+
+def on_terminal(document: Any, *, recipe_path: str = "recipe.toml", top: int = 5) -> RenderableType:
+    """Show the report of a document in the terminal; the arguments are those of `layout_of`."""
+    from dynotune.report.terminal import shown
+
+    return shown(layout_of(document, recipe_path=recipe_path, top=top))

@@ -52,6 +52,26 @@ def test_a_shell_is_offered_what_fits(user, shell, line, offered):
     assert offered in asked(user, shell, line)
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("dynotune compare compile.mode = red", ["reduce-overhead"]),
+        ("dynotune compare optimizer.fused = ", ["true", "false"]),
+        ("dynotune compare loader.pin_memory = true optimizer.fused = t", ["true"]),
+    ],
+)
+def test_bash_is_offered_values_alone_when_it_breaks_words_at_equals(user, line, offered):
+    assert asked(user, "bash", line).split() == offered
+
+
+def test_shell_is_offered_the_value_with_its_knob_when_it_keeps_words_whole(user):
+    assert "compile.mode=reduce-overhead" in asked(user, "zsh", "dynotune compare compile.mode=red")
+
+
+def test_shell_is_offered_variables_that_advice_speaks_of(user):
+    assert "env.CUBLAS_WORKSPACE_CONFIG=" in asked(user, "fish", "dynotune compare env.CUBL")
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_runs_are_offered_by_name_and_by_folder(user, shell):
     folder = user.cwd.parent / "state" / "dynotune" / "runs" / "20260101-120000-000-abcdef"

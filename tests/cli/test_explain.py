@@ -48,3 +48,19 @@ def test_an_unknown_word_is_a_usage_error_that_offers_the_nearest(capsys):
 
 def test_words_need_no_quotes(capsys):
     assert explains(capsys, "gpu", "utilization") == explains(capsys, "gpu utilization")
+
+
+@pytest.mark.parametrize(
+    ("word", "finding"),
+    [
+        ("OOM", "memory"),
+        ("out of memory", "memory"),
+        ("DDP", "ddp-find-unused-on"),
+        ("jitter", "gc-jitter"),
+        ("container", "cgroup-cpu-quota"),
+        ("batch size", "last-batch-shape"),
+    ],
+)
+def test_explain_lists_findings_when_several_speak_of_a_word_that_people_use(capsys, word, finding):
+    out, _ = explains(capsys, *word.split())
+    assert f"Findings about {word}." in out and finding in out

@@ -26,3 +26,27 @@ def test_help_tells_no_type_of_a_programming_language(name, capsys, monkeypatch)
     with pytest.raises(SystemExit):
         dynotune.cli.main([name, "--help"])
     assert not re.search(r"<[\w\[\]]+>", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "name", ["compare", "diagnose", "tune", "trace", "precision", "memory", "watch", "run"]
+)
+def test_help_of_a_subcommand_is_short_and_help_all_has_the_rest(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            dynotune.cli.main([name, option])
+        texts.append(capsys.readouterr().out)
+    assert len(texts[0].splitlines()) <= 70
+    assert "--sandbox" not in texts[1] and ("--no-sandbox" in texts[1] or name in ("watch", "run"))
+    assert ("--help-all" in texts[0]) == ("--no-sandbox" in texts[1])
+
+
+def test_help_says_the_default_budget_and_sets_examples_off(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        dynotune.cli.main(["tune", "--help"])
+    shown = capsys.readouterr().out
+    assert "[default: 3m]" in shown
+    assert "\n $ dynotune tune -- python train.py" in shown

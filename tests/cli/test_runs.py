@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from dynotune.cli import run_names, runs
+
 from .conftest import CALL, MARKED, until
 
 OLD, NEW = "20200101-120000-000-abcdef", "29991231-120000-000-abcdef"
@@ -37,6 +39,31 @@ def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
     ]
     assert told[0]["command"] == ["python", "train.py"] and not told[0]["alive"]
     assert "2 runs" in user.types("runs").stdout
+
+
+@pytest.mark.parametrize(
+    ("document", "answer"),
+    [
+        ({"verdict": "slower", "speedup": 0.5}, "2.00× slower"),
+        ({"verdict": "same", "speedup": 1.0}, "no effect"),
+        (
+            {"schema": "dynotune.study/2", "finished": True, "verdict": "Nothing to try; not offered: x"},
+            "nothing proved",
+        ),
+        ({"schema": "dynotune.study/2", "confirmed": {"verdict": "faster", "speedup": 1.13}}, "1.13× faster"),
+        ({"verdict": 3}, ""),
+    ],
+)
+def test_answer_of_a_run_is_two_or_three_words(document, answer):
+    assert runs._answer(document) == answer
+
+
+def test_run_is_found_by_the_end_of_its_name_and_by_its_place(user, kept):
+    assert run_names.found("abcdef", kept) == run_names.found("-1", kept) == kept / NEW
+    assert run_names.found("-2", kept) == run_names.found(OLD, kept) == kept / OLD
+    assert not run_names.found("-9", kept).exists()
+    done = user.types("report", "-1")
+    assert "holds nothing that has a report" not in done.stderr and NEW in done.stderr
 
 
 @pytest.mark.parametrize(("file", "by"), [("plan.json", "run"), ("build.sh", "plan")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from dynotune.report.blocks import Piece, Forest, Section
+from dynotune.report.blocks import Forest, Piece, Section
 from dynotune.report.documents import layout_of
 
 B = TypeVar("B", bound=Piece)

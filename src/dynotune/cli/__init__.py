@@ -9,6 +9,7 @@ The work of a subcommand is done in the rooms below, and `report` renders its re
 """
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -27,8 +28,29 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, 
 
 __all__ = ["command_of", "main", "with_command"]
 
+RUN_PANEL = "How the command is run"
+OFTEN_USED = ("objective", "settings")
+"""Options of a run that every help shows."""
+ALL_OF_HELP = "--help-all"
+FEW, NUM_NAMED = 4, 3
 HELP = "Proves on your own PyTorch command which settings help."
-HELP_OF: dict[str, dict[str, str]] = tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8"))
+
+
+def _flowing(text: str) -> str:
+    """Return a text of help whose paragraphs fill the terminal's width, and whose examples are set off."""
+    flowing = ""
+    for paragraph in text.strip().split("\n\n"):
+        is_example = paragraph.startswith("dynotune ")
+        line = f"[dim]$[/dim] [bold]{paragraph}[/bold]" if is_example else paragraph.replace("\n", " ")
+        follows_example = is_example and flowing.endswith("[/bold]")
+        flowing += ("\n" if follows_example else "\n\n" if flowing else "") + line
+    return flowing
+
+
+HELP_OF: dict[str, dict[str, str]] = {
+    name: {kind: _flowing(text) if kind == "help" else text for kind, text in texts.items()}
+    for name, texts in tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8")).items()
+}
 COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
@@ -59,14 +81,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     exit."""
     given = list(sys.argv[1:] if argv is None else argv)
     if os.environ.get(completion.VARIABLE):
-        _complete(completion.words_asked())
+        breaks_words = completion.is_broken_at_equals()
+        _complete(completion.words_asked(), breaks_words=breaks_words)
     at = given.index("--") if "--" in given else len(given)
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
+    loudness.said.update(quiet=False, verbose=False, plain=False)
+    helps_with_all = ALL_OF_HELP in ours
+    if ours[:1] == ["report"]:  # the parser takes -1, the last run, for an option
+        ours = [f"run{argument}" if re.fullmatch(r"-\d+", argument) else argument for argument in ours]
+    ours = ["--help" if argument == ALL_OF_HELP else argument for argument in ours]
     code = 0
-    loudness.said.update(quiet=False, verbose=False)
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
         # Names may hold what the terminal's encoding does not, and bytes that are no text.
@@ -78,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
                 _refuse_command_without_dashes(ours)
             if not set(ours) & set(WITHOUT_NUMBERS):
                 limits.refuse_little_memory()
-            parser = _parser(ours)
+            parser = _parser(ours, helps_with_all=helps_with_all)
             more = {"default_map": _project_defaults(parser, ours), "obj": command, "standalone_mode": False}
             code = parser.main(args=ours, prog_name="dynotune", **more) or 0
         except SystemExit as ended:
@@ -156,18 +183,27 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
         raise UsageError("The command has to stand after two dashes.", hint=line)
 
 
-def _complete(typed: Sequence[str]) -> NoReturn:
-    """Print completions for the shell, and exit. The shell itself completes the user's command after `--`."""
+def _complete(typed: Sequence[str], *, breaks_words: bool) -> NoReturn:
+    """Print completions for the shell, and exit. The shell itself completes the user's command after `--`.
+
+    `breaks_words`: whether the shell gave a word with `=` in pieces, and replaces only the last piece.
+    """
     from typer.completion import get_completion_inspect_parameters
     from typer.core import TyperCommand
 
     get_completion_inspect_parameters()  # makes the shells known
     command = TyperCommand("dynotune", add_help_option=False) if "--" in typed[:-1] else _parser(typed)
-    command.main(args=[], prog_name="dynotune")
-    sys.exit(1)
+    if not breaks_words:
+        command.main(args=[], prog_name="dynotune")
+        sys.exit(1)
+    offered = io.StringIO()
+    with contextlib.redirect_stdout(offered), contextlib.suppress(SystemExit):
+        command.main(args=[], prog_name="dynotune")
+    print(completion.behind_equals(offered.getvalue()), end="")
+    sys.exit(0)
 
 
-def _parser(ours: Sequence[str]) -> Any:
+def _parser(ours: Sequence[str], *, helps_with_all: bool = False) -> Any:
     """Return the command line's parser. Only the subcommand in `ours` is imported; the others are only
     named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
@@ -186,6 +222,8 @@ def _parser(ours: Sequence[str]) -> Any:
         of_command = with_command() if name in WITH_COMMAND else None
         app.command(name, help=long_help, short_help=summary, cls=of_command)(function)
     command = _without_types(_with_loudness(typer.main.get_command(app)))
+    if {"--help", "-h"} & set(ours):
+        _shorten_help(command, everything=helps_with_all)
     for param in command.params:
         if param.name in ("install_completion", "show_completion"):
             param.rich_help_panel = "Shell completion"
@@ -206,6 +244,26 @@ def _without_types(command: Any, above: Any = None) -> Any:
     return command
 
 
+def _shorten_help(command: Any, *, everything: bool) -> None:
+    """Leave out of the help how the command is run, unless `everything` is asked for.
+
+    Of a switch and its opposite, the help names the one that changes something.
+    """
+    for sub in getattr(command, "commands", {}).values():
+        _shorten_help(sub, everything=everything)
+    rare = [param for param in command.params if getattr(param, "rich_help_panel", "") == RUN_PANEL]
+    rare = [param for param in rare if param.name not in OFTEN_USED]
+    for param in command.params:
+        if getattr(param, "secondary_opts", None) and param.default:
+            param.opts, param.secondary_opts, param.show_default = param.secondary_opts, [], False
+        if len(rare) > FEW and not everything:
+            param.hidden = param.hidden or param in rare
+            param.rich_help_panel = None if param.name in OFTEN_USED else param.rich_help_panel
+    if len(rare) > FEW and not everything:
+        names = ", ".join(param.opts[0] for param in rare[:NUM_NAMED])
+        command.epilog = f"How the command is run ({names}, …): {ALL_OF_HELP}"
+
+
 def _be(param: typer.CallbackParam, is_asked: bool) -> None:
     if is_asked:
         loudness.said[str(param.name)] = True
@@ -217,12 +275,13 @@ _LOUD: Any = {"expose_value": False, "is_eager": True, "callback": _be, "rich_he
 def _loudness(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Only the answer and errors.", **_LOUD),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also what reports leave out.", **_LOUD),
+    plain: bool = typer.Option(False, "--plain", help="Sentences alone, for a screen reader.", **_LOUD),
 ) -> None:
-    """Apply `--quiet` and `--verbose`, the options that every subcommand has."""
+    """Apply `--quiet`, `--verbose` and `--plain`, the options that every subcommand has."""
 
 
 def _with_loudness(command: Any) -> Any:
-    """Give `--quiet` and `--verbose` to `command` and to all its subcommands."""
+    """Give `--quiet`, `--verbose` and `--plain` to `command` and to all its subcommands."""
     app = typer.Typer(add_completion=False)
     app.command()(_loudness)
     params, waiting = typer.main.get_command(app).params, [command]

@@ -9,13 +9,47 @@ from pathlib import Path
 
 VARIABLE = "_DYNOTUNE_COMPLETE"
 MOST_RUNS = 50
+KINDS = {"bool": ["true", "false"], "int": ["1", "2", "4", "8"]}
+"""Values of a knob by its type, where the catalogue lists none."""
 Completer = Callable[[str], list[tuple[str, str]]]
 
 
 def words_asked() -> list[str]:
-    """Return the words to complete, without the program's name; typer's shell scripts pass them on."""
+    """Return the words to complete, without the program's name; typer's shell scripts pass them on.
+
+    bash breaks words at `=`, so that `loader.num_workers=4` comes as three words; they are joined again, and
+    the number of the word to complete is corrected.
+    """
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    return re.split(r"\s+", typed)[1:]
+    words = re.split(r"\s+", typed)
+    if is_broken_at_equals():
+        _join_at_equals(words)
+    return words[1:]
+
+
+def is_broken_at_equals() -> bool:
+    """Tell whether bash asks for a word behind an `=`."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    return "=" in words
+
+
+def _join_at_equals(words: list[str]) -> None:
+    """Join the words around each `=` in place, and correct COMP_WORDS and COMP_CWORD for typer."""
+    at = int(os.environ.get("COMP_CWORD", "0") or 0)
+    while "=" in words:
+        index = words.index("=")
+        after = words[index + 1] if index + 1 < len(words) and index + 1 <= at else ""
+        num_joined = 2 + bool(after or index + 1 <= at)
+        words[index - 1 : index - 1 + num_joined] = [f"{words[index - 1]}={after}"]
+        at -= num_joined - 1 if index <= at else 0
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(max(at, 0))
+
+
+def behind_equals(offered: str) -> str:
+    """Return of each word that bash is offered what stands behind `=`, if the word to complete has one."""
+    words = os.environ["COMP_WORDS"].split("\n")
+    before, equals, _ = words[-1].rpartition("=")
+    return "".join(f"{line.removeprefix(before + equals)}\n" for line in offered.splitlines())
 
 
 def words(names: Iterable[str]) -> Completer:
@@ -29,11 +63,26 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
 
     name, equals, _ = incomplete.partition("=")
     if not equals:
-        return _begin(
-            ((f"{knob.id}=", knob.doc) for knob in knobs.all_knobs() if not knob.id.endswith(".NAME")), name
-        )
-    values = next((knob.values for knob in knobs.all_knobs() if knob.id == name), ())
-    return _begin(((f"{name}={word}", "") for word in values), incomplete)
+        ids = [(f"{knob.id}=", knob.doc) for knob in knobs.all_knobs() if not knob.id.endswith(".NAME")]
+        return _begin([*ids, *(_variables() if name.startswith("env.") else [])], name)
+    known = next((knob for knob in knobs.all_knobs() if knob.id == name), None)
+    values = known.values if known is not None else ()
+    listed = [_spelled(value) for value in values] or ([] if known is None else KINDS.get(known.type, []))
+    return _begin(((f"{name}={word}", "") for word in listed), incomplete)
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _variables() -> list[tuple[str, str]]:
+    """Return `env.NAME=` of the variables that are set here, and of those that advice speaks of."""
+    from dynotune.claims import all_claims
+
+    compared = [word for claim in all_claims() if claim.compare for word in claim.compare.settings]
+    advised = {word.partition("=")[0] for word in compared if word.startswith("env.")}
+    here = {f"env.{name}" for name in os.environ if name.isupper()}
+    return [(f"{name}=", "an environment variable") for name in sorted(advised | here)]
 
 
 def explained(incomplete: str) -> list[tuple[str, str]]:

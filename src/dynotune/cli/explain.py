@@ -6,6 +6,7 @@ import typer
 
 from dynotune.cli import answers, completion
 from dynotune.cli.options import Json, check_json
+from dynotune.report import loudness
 
 
 def explain(
@@ -21,8 +22,17 @@ def explain(
         return
     from dynotune.doctor import all_rules
 
-    for rule in all_rules().values():
-        print(f"{rule.id:<30} {rule.title}")
+    rules = {rule.id: rule.title for rule in all_rules().values()}
+    if not loudness.is_brief():
+        for id_, title in rules.items():
+            print(f"{id_:<30} {title}")
+        return
+    from dynotune.report import console, layout
+
+    rows = layout.table(":whole", ":line")
+    for id_, title in rules.items():
+        rows.add_row(id_, title)
+    console().print(rows)
 
 
 def show(word: str, json: str | None) -> None:

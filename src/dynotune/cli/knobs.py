@@ -29,7 +29,10 @@ def knobs(
     if id is not None:
         id = f"env.{id}" if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", id) else id
         word = id.lower().replace("_", " ")
-        texts = {knob.id: f"{knob.id} {knob.doc} {knob.values}".lower().replace("_", " ") for knob in chosen}
+        texts = {
+            knob.id: f"{knob.id} {knob.doc} {knob.values} {knob.hurts}".lower().replace("_", " ")
+            for knob in chosen
+        }
         spoken_of = tuple(knob for knob in chosen if word in texts[knob.id])
         chosen = spoken_of if spoken_of and id not in texts else (catalogue.get(id),)
     if json is not None:

@@ -46,7 +46,7 @@ def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
     return [
         param.opts[0]
         for param in context.command.params
-        if param.name not in (*but, "quiet", "verbose")
+        if param.name not in (*but, "quiet", "verbose", "plain")
         and getattr(context.get_parameter_source(param.name or ""), "name", "") == "COMMANDLINE"
     ]
 

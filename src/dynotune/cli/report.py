@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynotune import api
-from dynotune.cli import completion
+from dynotune.cli import completion, run_names
 from dynotune.cli.answers import say, show, write_bytes, write_json
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option
 from dynotune.cli.run_options import runs_folder
@@ -28,7 +28,11 @@ LONGEST_RECIPE_BYTES = 1 << 20
 def report(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="PATH", help="Default: the last.", autocompletion=completion.run_folders),
+        typer.Argument(
+            metavar="RUN|PATH",
+            help="Default: the last; -2 is the one before.",
+            autocompletion=completion.run_folders,
+        ),
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
     markdown: Annotated[Path | None, option("report_markdown")] = None,
@@ -52,7 +56,8 @@ def report(
             kept = store.study(study)
             _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return
-    file = api.file_of(path or _last())
+    named = None if path is None else run_names.found(str(path).removeprefix("run"), runs_folder(None))
+    file = api.file_of(named if named is not None and named.exists() else path or _last())
     noun = api.noun_of(file)
     if noun in WITHOUT_PAGE and (html or markdown):
         hint = "Leave --html and --markdown out."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from dynotune.cli import run_options
+from dynotune.cli import run_names, run_options
 from dynotune.cli.options import given
 from dynotune.schema import redaction
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
@@ -28,7 +28,7 @@ def resumed_folder(
     from dynotune import launch
 
     what = file.removesuffix(".json")
-    places = (Path(resume).expanduser().absolute(), base / resume)
+    places = (Path(resume).expanduser().absolute(), run_names.found(resume, base).absolute())
     folder = next((place for place in places if (place / file).is_file()), None)
     is_typed_again = folder is not None and _is_typed_again(folder, file)
     typed = ("settings", "baseline") if is_typed_again else ()

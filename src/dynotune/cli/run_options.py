@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from dynotune.cli import command_of, completion
+from dynotune.cli import RUN_PANEL, command_of, completion
 from dynotune.cli.option_values import num_lanes, number, one_of, seconds_of
 from dynotune.cli.options import option
 from dynotune.schema import private, redaction
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-RUN_PANEL = "How the command is run"
 
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:

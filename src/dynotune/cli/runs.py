@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
-import re
 import sys
 import time
 from pathlib import Path
@@ -13,14 +13,13 @@ import msgspec
 import typer
 
 from dynotune.api import IN_A_FOLDER
-from dynotune.cli import HELP_OF, answers, completion
+from dynotune.cli import HELP_OF, answers, completion, run_names
 from dynotune.cli.option_values import seconds_of
 from dynotune.cli.options import Json, check_json, option
 from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import UsageError
 
 DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh", "job.json")
-NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
 SUBCOMMANDS |= {"build": "plan", "job": "mcp"}  # plan.json is each agent's, too
 
@@ -42,7 +41,7 @@ def list_(context: typer.Context, run_dir: RunDir = None, json: Json = None) -> 
     check_json(json)
     from dynotune import launch
 
-    folders = _folders(runs_folder(run_dir))
+    folders = run_names.folders(runs_folder(run_dir))
     used = launch.in_use(folders)
     found = KeptRuns(runs=[_row(folder, alive=folder in used) for folder in folders])
     answers.show(_table, found, json)
@@ -63,7 +62,8 @@ def rm(
     base = context.meta["base"]
     if sum(map(bool, (names, older_than, all_))) != 1:
         raise UsageError("Say which runs to remove.", hint="Give names, or --older-than 30d, or --all.")
-    known = {folder.name: folder for folder in _folders(base)}
+    known = {folder.name: folder for folder in run_names.folders(base)}
+    names = [run_names.found(name, base).name for name in names or ()]
     if unknown := set(names or ()) - set(known):
         raise UsageError(f"There is no run {min(unknown)} in {base}.", hint="dynotune runs lists them.")
     # No run is older than the epoch; earlier years have fewer digits, and would sort behind all names.
@@ -89,12 +89,6 @@ def rm(
     print(f"Removed {len(folders)} runs, {words.num_bytes(freed)}.{left}")
 
 
-def _folders(base: Path) -> list[Path]:
-    """Return the folders of runs, the newest first; other files and links are skipped."""
-    named = (path for path in base.glob("*") if NAME.fullmatch(path.name))
-    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
-
-
 def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
     from dynotune.schema import document, untrusted
@@ -111,29 +105,65 @@ def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
         "subcommand": SUBCOMMANDS.get(file.stem, file.stem),
         "command": list(map(str, command)) if isinstance(command, list) else [],
         "verdict": verdict if isinstance(verdict, str) else "",
+        "answer": _answer(found),
         "num_bytes": launch.size_bytes(folder),
         "alive": alive,
     }
+
+
+def _answer(found: dict[str, Any]) -> str:
+    """Write the answer of a document in two or three words; "" if it has none."""
+    confirmed = found.get("confirmed")
+    proof = confirmed if isinstance(confirmed, dict) else found
+    verdict, ratio = proof.get("verdict"), proof.get("speedup")
+    if verdict in ("faster", "slower") and isinstance(ratio, float) and ratio > 0:
+        return f"{max(ratio, 1 / ratio):.2f}× {verdict}"
+    if str(found.get("schema", "")).startswith("dynotune.study/"):
+        return "nothing proved" if found.get("finished") else "not finished"
+    return {"same": "no effect"}.get(str(verdict), verdict) if isinstance(verdict, str) else ""
+
+
+def _age(name: str) -> str:
+    """Write how long ago a run began, by its name: `12m ago`."""
+    try:
+        began_s = calendar.timegm(time.strptime(name[:15], "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return ""
+    ago_s = max(0.0, time.time() - began_s)
+    for unit, size_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        if ago_s >= size_s:
+            return f"{ago_s / size_s:.0f}{unit} ago"
+    return "just now"
 
 
 def _table(found: KeptRuns) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    from dynotune.report import layout
+    from dynotune.report import layout, loudness
     from dynotune.text import words
 
-    rows = layout.table("run:whole", "by:whole", "size:number", "command:text", "verdict:text")
+    if not found.runs:
+        return "No runs are kept."
+    # The six signs at the end of its name are enough to name a run; a pipe gets the whole name.
+    is_brief = loudness.is_brief()
+    rows = layout.table(":number", ":whole", ":line" if is_brief else ":text", ":whole", ":number", ":whole")
     for one in found.runs:
-        command, verdict = words.command(one["command"]), "in use" if one["alive"] else one["verdict"]
-        texts = (words.plain(text, longest=60) for text in (command, verdict))
-        rows.add_row(one["name"], one["subcommand"], words.num_bytes(one["num_bytes"]), *texts)
+        answer = "in use" if one["alive"] else words.plain(one["answer"], longest=24)
+        name = _id(one) if is_brief else one["name"]
+        command = words.plain(words.command(one["command"]))
+        size = words.num_bytes(one["num_bytes"])
+        rows.add_row(_age(one["name"]), one["subcommand"], command, answer, size, Text(name, "dim"))
     total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))
-    return (
-        Group(rows, Text(f"{len(found.runs)} runs, {total}", style="dim"))
-        if found.runs
-        else "No runs are kept."
+    num = len(found.runs)
+    said = (
+        f"{num} run{'' if num == 1 else 's'}, {total}. dynotune report {_id(found.runs[0])} shows one again."
     )
+    return Group(rows, Text(said, style="dim"))
+
+
+def _id(run: dict[str, Any]) -> str:
+    return str(run["name"]).rpartition("-")[2]
 
 
 runs.command(help=HELP_OF["runs rm"]["help"])(rm)

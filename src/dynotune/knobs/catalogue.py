@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
@@ -49,6 +50,19 @@ def _named(general: str, name: str) -> Knob:
     return msgspec.structs.replace(knob, id=f"{general}.{name}", site=site, doc=doc)
 
 
+_MEANT = {
+    "tf32": "matmul.fp32_precision=high",
+    "amp": "precision.autocast=bf16",
+    "bf16": "precision.autocast=bf16",
+    "fp16": "precision.autocast=fp16",
+    "workers": "loader.num_workers=4",
+    "compile": "compile.mode=default",
+    "batch": "arg.batch=64, with {batch} in the command",
+    "batch_size": "arg.batch=64, with {batch} in the command",
+}
+"""Words that people type for a setting, and the setting."""
+
+
 @functools.cache
 def _by_id() -> dict[str, Knob]:
     return {knob.id: knob for knob in all_knobs()}
@@ -72,6 +86,10 @@ def get(knob_id: str) -> Knob:
 
 
 def _nearest(knob_id: str, known: list[str]) -> str:
+    if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", knob_id):
+        return f"An environment variable is env.NAME: env.{knob_id}=VALUE, or env.{knob_id}=@unset."
+    if knob_id.lower() in _MEANT:
+        return f"Did you mean {_MEANT[knob_id.lower()]}? `dynotune knobs` lists them all."
     near = difflib.get_close_matches(knob_id, known, n=3, cutoff=0.5)
     # `num_workers` and `workers` mean loader.num_workers, however many letters differ.
     near += [name for name in known if name not in near and knob_id and knob_id in name.partition(".")[2]]

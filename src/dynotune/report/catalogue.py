@@ -29,11 +29,11 @@ EFFECT_STYLES = {
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
     """Build a table with one row per knob, and explain below the table what its columns mean."""
-    rows = layout.table("Knob:whole", "What it does:text", style="bold")
+    rows = layout.table("Knob:whole", f"What it does:{'line' if is_brief() else 'text'}", style="bold")
     family = ""
     for knob in knobs:
         before, family = family, knob.id.partition(".")[0]
-        if before not in ("", family):
+        if before not in ("", family) and not is_brief():
             rows.add_row()
         if is_brief():
             rows.add_row(Text(knob.id, "bold"), knob.doc.partition(". ")[0].rstrip(".") + ".")

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.layout import fields, table
+from dynotune.report.loudness import is_brief
 from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
 from dynotune.text import words
 
@@ -46,10 +47,11 @@ def _test(claim: Claim) -> str:
 
 
 def claims_table(claims: Iterable[Claim]) -> RenderableType:
-    rows = table("Claim:whole", "Tested:dim", "What people claim:wide")
+    """Show one claim a line on a terminal, where `dynotune claims show ID` has the rest."""
+    rows = table("Claim:whole", "Tested:whole", f"What people claim:{'line' if is_brief() else 'wide'}")
     for claim in claims:
         tested = "no" if claim.untestable else claim.needs or "anywhere"
-        rows.add_row(claim.id, tested, claim.says)
+        rows.add_row(claim.id, Text(tested, "dim"), claim.says)
     return rows
 
 

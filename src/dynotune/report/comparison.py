@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dynotune.report import loudness, machine
 from dynotune.report.blocks import (
     Answer,
-    Piece,
     Column,
     CommandLine,
     Commands,
@@ -21,6 +20,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.report.blocks import Piece, Column, Note, On, Section, Table
+from dynotune.report.blocks import Column, Note, On, Piece, Section, Table
 from dynotune.schema.delays import DelayTest, DelayTests
 from dynotune.schema.facts import Unknown
 from dynotune.text import words

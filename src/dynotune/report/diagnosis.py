@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dynotune.report import delays, machine, own_option
 from dynotune.report.blocks import (
     Answer,
-    Piece,
     Cell,
     Column,
     CommandLine,
@@ -18,6 +17,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,

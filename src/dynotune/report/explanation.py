@@ -5,7 +5,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.claims import claim_report
-from dynotune.report.layout import fields, spaced
+from dynotune.report.layout import fields, spaced, table
+from dynotune.report.loudness import is_brief
 from dynotune.schema.explanation import Explained, Explanation
 from dynotune.text import words
 
@@ -17,7 +18,18 @@ SCOPES = {
 
 def explanation_report(explanation: Explanation) -> RenderableType:
     found = [] if explanation.finding is None else [_finding(explanation.finding)]
-    return spaced([*found, *map(claim_report, explanation.claims)])
+    return spaced([*found, *map(claim_report, explanation.claims), *_near(explanation)])
+
+
+def _near(explanation: Explanation) -> list[RenderableType]:
+    """List the findings that speak of the word, one a line."""
+    if not explanation.near:
+        return []
+    rows = table(":whole", ":line" if is_brief() else ":text")
+    for id_, title in explanation.near.items():
+        rows.add_row(id_, words.plain(title))
+    about = f"Findings about {words.plain(explanation.asked)}. `dynotune explain ID` explains one."
+    return [Group(Text(about, style="dim"), rows)]
 
 
 def _finding(finding: Explained) -> RenderableType:

@@ -21,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "wide": {"overflow": "fold", "ratio": 1},
     "dim": {"overflow": "fold", "style": "dim"},
     "whole": {"no_wrap": True},
+    "line": {"no_wrap": True, "overflow": "ellipsis"},
     "right": {"justify": "right"},
     "number": {"justify": "right", "no_wrap": True},
     "figure": {"justify": "right", "no_wrap": True, "overflow": "fold"},

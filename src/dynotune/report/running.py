@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dynotune.report import diagnosis as diagnoses
 from dynotune.report.blocks import (
     Answer,
-    Piece,
     Column,
     Fields,
     Findings,
     Note,
     On,
+    Piece,
     Report,
     Section,
     Span,

@@ -18,7 +18,6 @@ from dynotune.report import layout, terminal_forest
 from dynotune.report.blocks import (
     Bar,
     Bars,
-    Piece,
     Cell,
     CommandLine,
     Commands,
@@ -33,6 +32,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,
@@ -185,6 +185,8 @@ def _cell(cell: Cell | Text, kind: str = "text") -> Text:
         case Lines():
             return Text("\n").join(map(text_of, cell.lines))
         case Marked():
+            if is_plain():
+                return text_of(Span(cell.text, cell.tone))
             mark = _glyph(cell.mark) if isinstance(cell.mark, Part) else Text(cell.mark)
             return Text.assemble(mark, " ", (_plain(cell.text), STYLES[cell.tone]))
         case Bar():

@@ -29,9 +29,11 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune explain --json`."""
+    """Document of `dynotune explain --json`. `near`: title of each finding that speaks of the word, by its
+    id."""
 
     schema: str = "dynotune.explanation/2"
     asked: str
     finding: Explained | None = None
     claims: list[Claim] = []
+    near: dict[str, str] = {}

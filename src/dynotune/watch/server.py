@@ -52,7 +52,7 @@ class Server:
         if not _is_loopback(self.host) and token is None:
             raise UsageError(
                 f"{self.host} can be reached from other machines, and there is no token.",
-                hint="Give a token (--token), or serve 127.0.0.1 and reach it through ssh -L.",
+                hint='Add --token "$(openssl rand -hex 16)", or serve 127.0.0.1 and reach it through ssh -L.',
             )
         self._token, self._watcher, self._asked_s = token, watcher, -math.inf
         request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})

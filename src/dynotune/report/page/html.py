@@ -16,7 +16,6 @@ from markupsafe import Markup, escape
 from dynotune.report.blocks import (
     Bar,
     Bars,
-    Piece,
     Cell,
     CommandLine,
     Commands,
@@ -30,6 +29,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,

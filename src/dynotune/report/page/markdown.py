@@ -11,7 +11,6 @@ from typing import Any
 
 from dynotune.report.blocks import (
     Bar,
-    Piece,
     Cell,
     CommandLine,
     Commands,
@@ -24,6 +23,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dynotune.report import machine
 from dynotune.report.blocks import (
     Answer,
-    Piece,
     Cell,
     Column,
     CommandLine,
@@ -20,6 +19,7 @@ from dynotune.report.blocks import (
     Note,
     On,
     Phrase,
+    Piece,
     Report,
     Section,
     Span,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dynotune.report.blocks import Piece, Cell, Column, Forest, Interval, Marked, Note, On, Section, Table
+from dynotune.report.blocks import Cell, Column, Forest, Interval, Marked, Note, On, Piece, Section, Table
 from dynotune.report.comparison import NOTHING, pairs_table, sound_interval
 from dynotune.report.places import prose
 from dynotune.report.study.header import pays_off

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dynotune.report.blocks import Piece, Cell, Column, Phrase, Section, Span, Table
+from dynotune.report.blocks import Cell, Column, Phrase, Piece, Section, Span, Table
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.text import words
 

@@ -31,7 +31,7 @@ Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 
 # Reading a smaller one takes no longer than noticing that there was a bar.
 BAR_FROM_BYTES = 8 << 20
-RECORDING = run_options.RUN_PANEL
+RECORDING = RUN_PANEL
 OF_FILES = ("compare", "ranks")
 OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 

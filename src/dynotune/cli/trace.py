@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options, run_options
+from dynotune.cli import RUN_PANEL, answers, options, run_options
 from dynotune.cli.option_values import num_bytes, number
 from dynotune.cli.options import Json, check_json, option
 from dynotune.cli.run_options import runs_a_command

@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings knobs schemas claims runtime-reference docs install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings knobs schemas pictures claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -51,6 +51,10 @@ knobs: install
 
 schemas: install
 	$(BIN)/python tools/schemas.py docs/reference/schemas
+
+# The picture of the README, from a kept diagnosis.
+pictures: install
+	$(BIN)/python tools/pictures.py
 
 # The pages of claims are made from the claims and the bundles among the results.
 claims: install

@@ -254,6 +254,8 @@ def _shorten_help(command: Any, *, everything: bool) -> None:
     rare = [param for param in command.params if getattr(param, "rich_help_panel", "") == RUN_PANEL]
     rare = [param for param in rare if param.name not in OFTEN_USED]
     for param in command.params:
+        if param.name == "help_all":
+            param.hidden = everything or len(rare) <= FEW
         if getattr(param, "secondary_opts", None) and param.default:
             param.opts, param.secondary_opts, param.show_default = param.secondary_opts, [], False
         if len(rare) > FEW and not everything:
@@ -276,8 +278,9 @@ def _loudness(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Only the answer and errors.", **_LOUD),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also what reports leave out.", **_LOUD),
     plain: bool = typer.Option(False, "--plain", help="Sentences alone, for a screen reader.", **_LOUD),
+    help_all: bool = typer.Option(False, ALL_OF_HELP, help="Show the help with all options.", **_LOUD),
 ) -> None:
-    """Apply `--quiet`, `--verbose` and `--plain`, the options that every subcommand has."""
+    """Apply the options that every subcommand has. `main` puts --help in place of --help-all."""
 
 
 def _with_loudness(command: Any) -> Any:

@@ -63,9 +63,12 @@ NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 LONGEST_COMMAND = 4000
 
 
-def shown(report: Report) -> RenderableType:
-    """Show a report: what it is about, its sections, what to type next, and the answer last."""
-    medium = On.SCREEN if is_brief() else On.LONG
+def shown(report: Report, medium: On | None = None) -> RenderableType:
+    """Show a report: what it is about, its sections, what to type next, and the answer last.
+
+    `medium`: `On.SCREEN` or `On.LONG`; by default as standard output and `--verbose` ask for.
+    """
+    medium = medium or (On.SCREEN if is_brief() else On.LONG)
     use = Commands([line for line in report.use if medium in line.on])
     blocks = _stacked([*report.head, *report.sections, *([use] if use.lines else [])], medium)
     pieces: list[RenderableType] = []

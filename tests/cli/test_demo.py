@@ -22,7 +22,7 @@ def six_photographs(monkeypatch):
     monkeypatch.setattr(photographs, "NUM_PHOTOGRAPHS", 6)
 
 
-def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
+def test_the_demo_tunes_the_example_script_and_ends_with_answer_use_and_report(
     monkeypatch, capsys, tmp_path, six_photographs
 ):
     calls = []
@@ -57,9 +57,10 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
     out, err = capsys.readouterr()
     assert "So it is." in out
     # The command to be pasted names the recipe where it is.
-    assert f"--recipe {tmp_path / 'study' / 'recipe.toml'}" in "".join(out.split("\\\n")).replace("\n", "")
-    assert str(tmp_path / "study" / "recipe.toml") in err
-    assert str(tmp_path / "study" / "report.html") in err
+    answer, use, report = out.rstrip().splitlines()[-3:]
+    assert answer.startswith("verdict  ") and report == f"report   {tmp_path / 'study' / 'report.html'}"
+    assert use.startswith(f"use it   dynotune run --recipe {tmp_path / 'study' / 'recipe.toml'} -- ")
+    assert "train_images.py" in err
 
 
 def test_the_demo_says_which_packages_its_interpreter_lacks(monkeypatch):

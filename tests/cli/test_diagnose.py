@@ -61,7 +61,7 @@ def test_a_program_that_waits_for_its_loader_is_told_so(waiting):
     assert "bottleneck  input" in done.stdout
     assert "train.py" in done.stdout
     assert "Observed: " in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Next: dynotune tune -- ")
+    assert "Find and prove what helps:\n  dynotune tune -- " in done.stdout
     found = json.loads((user.cwd / "found.json").read_text())
     assert found["schema"] == "dynotune.diagnosis/2"
     assert found["shares"]["input"] > 0.5

@@ -17,6 +17,8 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dynotune.schema.study import Study
+
 BUDGET_S = 160.0
 # Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
 # in batches of 16, so that each window starts its loading processes once.
@@ -24,9 +26,9 @@ WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
 
 def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir: RunDir = None) -> None:
-    from dynotune.cli.tune import show, studied
+    from dynotune.cli.tune import studied
     from dynotune.report import console
-    from dynotune.search import RECIPE, REPORT, TuneRequest
+    from dynotune.search import TuneRequest
 
     script = example("train_images.py")
     if python == sys.executable:
@@ -45,11 +47,32 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
         window_steps=WINDOW_STEPS,
     )
     folder, study = studied(TuneRequest(run=run), BUDGET_S)
-    for name in (REPORT, RECIPE):
-        if (folder / name).is_file():
-            told.print(f"{name}: {folder / name}", style="dim", soft_wrap=True)
-    show(study, json=None, recipe=folder / RECIPE)
-    told.print("On your own command: dynotune tune -- python train.py", style="dim")
+    _show(study, folder)
+
+
+def _show(study: Study, folder: Path) -> None:
+    """Show the study on one screen, which ends with the answer, and then how to use it and where the report
+    is."""
+    import dataclasses
+
+    from rich.text import Text
+
+    from dynotune.report import console
+    from dynotune.report.blocks import On
+    from dynotune.report.documents import layout_of
+    from dynotune.report.terminal import shown
+    from dynotune.schema.document import without_secrets
+    from dynotune.search import RECIPE, REPORT
+    from dynotune.text import words
+
+    report = layout_of(without_secrets(study), recipe_path=str(folder / RECIPE))
+    # With a recipe, its use comes before a search that goes on.
+    lines = sorted((line.words for line in report.use), key=lambda quoted: quoted[1] != "run")
+    use = lines[0] if lines else ["dynotune", "tune", "--", "python", "train.py"]
+    screen = console()
+    screen.print(shown(dataclasses.replace(report, use=[]), On.SCREEN))
+    for name, text in (("use it", " ".join(use)), ("report", str(folder / REPORT))):
+        screen.print(Text.assemble((f"{name:<9}", "dim"), words.plain(text, longest=4000)), soft_wrap=True)
 
 
 def _from_here(path: str) -> str:

@@ -42,6 +42,29 @@ def mark(user):
     return user.env["DYNOTUNE_TEST_MARK"]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_comparison_says_how_to_go_on_when_it_is_stopped(user, mark, number, code):
+    user.write("hangs.py", "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1e6)")
+    words = ["compare", "env.A=1", "--no-lock", "--no-sandbox", "--run-dir", str(user.runs)]
+    with user.start(*words, "--", PYTHON, "hangs.py") as process:
+        until((user.cwd / "begun").exists, "the program begun")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code
+    assert f"dynotune compare --resume {user.comparison_folder()}" in err
+    until(lambda: not carrying(mark), "all processes gone")
+
+
+def test_diagnosis_says_that_it_was_stopped(user):
+    user.write("hangs.py", "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1e6)")
+    words = ["diagnose", "--no-lock", "--no-sandbox", "--run-dir", str(user.runs), "--", PYTHON, "hangs.py"]
+    with user.start(*words) as process:
+        until((user.cwd / "begun").exists, "the program begun")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 143 and err.splitlines()[-1] == "Stopped."
+
+
 @pytest.mark.long
 def test_an_interrupted_comparison_leaves_no_process_and_goes_on_with_its_finished_pairs(user, mark):
     user.write("train.py", HANGS_LATER)

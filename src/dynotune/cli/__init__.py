@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dynotune.cli import completion, limits
+from dynotune.cli import completion, limits, stopping
 from dynotune.report import loudness
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, UsageError
 
@@ -107,12 +107,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
                 limits.refuse_little_memory()
             parser = _parser(ours, helps_with_all=helps_with_all)
             more = {"default_map": _project_defaults(parser, ours), "obj": command, "standalone_mode": False}
-            code = parser.main(args=ours, prog_name="dynotune", **more) or 0
+            with stopping.like_ctrl_c(ours[0]):
+                code = parser.main(args=ours, prog_name="dynotune", **more) or 0
         except SystemExit as ended:
             code = ended.code  # type: ignore[assignment]
         if sys.stdout is not None:  # closed
             sys.stdout.flush()
-    except KeyboardInterrupt:  # while a subcommand is imported; later each one says what it leaves
+    except KeyboardInterrupt:  # while a subcommand is imported; later the parser returns this code
         code = INTERRUPTED
         _give_up_output()
     except Exception as error:
@@ -127,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             with contextlib.suppress(OSError):
                 os.write(2, f"error: The system refused what dynotune needs.\nnext: {limits.HINT}\n".encode())
         _give_up_output()
+    if code == INTERRUPTED and ours[:1] and ours[0] not in stopping.TRANSPARENT:
+        stopping.say_stopped()
+        code = stopping.TERMINATED if stopping.stop.by_term else code
     if sys.flags.inspect:
         # PYTHONINSPECT is for the command: our own interpreter would stay, and exit otherwise than it did.
         _give_up_output()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from dynotune.cli import run_names, run_options
+from dynotune.cli import run_names, run_options, stopping
 from dynotune.cli.options import given
 from dynotune.schema import redaction
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
@@ -72,7 +72,11 @@ def _is_typed_again(folder: Path, file: str) -> bool:
 
 
 def resume_with(folder: Path) -> str:
-    """Return the argument of `--resume` for this folder: its name if the name is enough, else its path."""
+    """Return the argument of `--resume` for this folder: its name if the name is enough, else its path.
+
+    Whoever asks says how to go on, so that nothing else has to say that the command was stopped.
+    """
     from dynotune.text import words
 
+    stopping.stop.is_said = True
     return folder.name if folder.parent == run_options.runs_folder(None) else words.command([str(folder)])

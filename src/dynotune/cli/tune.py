@@ -158,11 +158,11 @@ def _watched(work: Callable[[Watcher], T]) -> T:
         except Interrupted as stopped:
             which = resumption.resume_with(stopped.folder)
             study = document.read(stopped.folder / studies.FILE, Study)
+            progress.clear()
             if study.trials or study.estimates:
-                screen.print(on_terminal(study))
-            screen.print(
-                f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True
-            )
+                screen.print(on_terminal(study, with_next=False))
+            line = f"Stopped. What was measured is kept: dynotune tune --resume {which}"
+            screen.print(line, soft_wrap=True)
             raise
 
 

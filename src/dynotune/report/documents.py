@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynotune.schema.comparison import Comparison
@@ -66,8 +67,16 @@ def layout_of(document: Any, *, recipe: str = "", recipe_path: str = "recipe.tom
     raise TypeError(f"no document that has a report: {type(document).__name__}")
 
 
-def on_terminal(document: Any, *, recipe_path: str = "recipe.toml", top: int = 5) -> RenderableType:
-    """Show the report of a document in the terminal; the arguments are those of `layout_of`."""
+def on_terminal(
+    document: Any, *, recipe_path: str = "recipe.toml", top: int = 5, with_next: bool = True
+) -> RenderableType:
+    """Show the report of a document in the terminal.
+
+    Args:
+        recipe_path, top: as `layout_of`.
+        with_next: whether it ends with the commands to type next, before the verdict.
+    """
     from dynotune.report.terminal import shown
 
-    return shown(layout_of(document, recipe_path=recipe_path, top=top))
+    report = layout_of(document, recipe_path=recipe_path, top=top)
+    return shown(report if with_next else replace(report, use=[]))

@@ -36,7 +36,7 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._clear()
+        self.clear()
 
     def say(self, text: str) -> None:
         """Write a line that stays on the screen."""
@@ -63,7 +63,9 @@ class Progress:
         A terminal draws the line anew each time.
         """
         minutes, seconds = divmod(int(monotonic() - self._began_s), 60)
-        return Text(f"{self._what} · {minutes}:{seconds:02}", style="dim")
+        line = f"{self._what} · {minutes}:{seconds:02}"
+        # A line that breaks would leave its second half behind.
+        return Text(line, style="dim", no_wrap=not self._is_log, overflow="ellipsis")
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
         """Show that one run of a pair is in progress. `pair` counts from 1."""
@@ -80,7 +82,7 @@ class Progress:
         what: Drawn = "pair",
     ) -> None:
         """Show that a pair, or a block, is complete. Its ratio is a single observation, not yet an answer."""
-        self._clear()
+        self.clear()
         self._console.print(
             Text.assemble(
                 (f"{what} {number:>2}/{max_pairs}  ", "dim"),
@@ -96,11 +98,12 @@ class Progress:
         from dynotune.report.comparison import void
         from dynotune.report.terminal import text_of
 
-        self._clear()
+        self.clear()
         line = Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), text_of(void(voided)))
         self._console.print(line, soft_wrap=self._is_log)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Erase the line in progress, before something else is printed."""
         if self._status is not None:
             self._status.stop()
             self._status = None

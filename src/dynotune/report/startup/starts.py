@@ -59,14 +59,14 @@ class StartProgress(Progress):
     """Show the progress of a running `startup time`."""
 
     def started(self, block: StartBlock, *, number: int, max_blocks: int) -> None:
-        self._clear()
+        self.clear()
         values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in CACHE_STATES)
         self._console.print(
             Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True
         )
 
     def voided_block(self, voided: VoidBlock) -> None:
-        self._clear()
+        self.clear()
         self._console.print(
             Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason), soft_wrap=True
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dynotune.report.parts import Part
@@ -171,6 +171,16 @@ class Table(Piece):
     all_by: str = "--verbose"
     folded: bool = False
     cards: bool = True
+
+    def without_empty(self) -> Table:
+        """Return the table without columns that are empty in every row."""
+        kept = [
+            at for at in range(len(self.columns)) if any(row[at] not in ("", Span("")) for row in self.rows)
+        ]
+        if len(kept) == len(self.columns):
+            return self
+        rows = [[row[at] for at in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[at] for at in kept], rows=rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def layout(account: MemoryAccount) -> Report:
         kicker="dynotune memory",
         answer=_answer(account),
         command=words.shell(account.command),
-        head=[Fields(about)],
+        head=[Fields(about[:1], on=On.EVERYWHERE if account.file else On.TERMINAL), Fields(about[1:])],
         use=_use(account),
         sections=[
             *map(_rank, account.ranks),

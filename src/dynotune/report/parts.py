@@ -74,7 +74,7 @@ OF_MEMORY = {
 START = {
     state: Part(state, label, glyph, letter, style, fill)
     for state, label, glyph, letter, style, fill in (
-        ("cold", "caches cold", "▒", "c", "cyan", "host"),
+        ("cold", "caches cold", "▒", "c", "cyan", "kernel"),
         ("warm", "caches warm", "█", "#", "green", "device"),
         ("off", "caches off", "·", ".", "blue", "other"),
     )

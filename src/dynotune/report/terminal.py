@@ -133,7 +133,7 @@ def _shown(block: Piece, medium: On) -> RenderableType:
         case Commands():
             return Group(*_commands(block.lines))
         case Table():
-            return _table(block)
+            return _table(block.without_empty())
         case Bars():
             return _bars(block)
         case Forest():
@@ -210,14 +210,12 @@ def _table(table: Table) -> RenderableType:
     notes += [Text(table.more, style="dim")] if table.more else []
     if is_plain():
         return Group(*(Text("; ").join(_named_cells(table, row)) for row in rows), *notes)
-    filled = [at for at in range(len(table.columns)) if any(_is_filled(row[at]) for row in rows)]
-    names = (f"{table.columns[at].name}:{GRID_KINDS[table.columns[at].kind]}" for at in filled)
-    grid = layout.table(*names)
-    for at, index in enumerate(filled):
-        if any(isinstance(row[index], Bar) for row in rows):
-            grid.columns[at].ratio = 1
+    grid = layout.table(*(f"{column.name}:{GRID_KINDS[column.kind]}" for column in table.columns))
+    for at, column in enumerate(grid.columns):
+        if any(isinstance(row[at], Bar) for row in rows):
+            column.ratio = 1
     for row in rows:
-        grid.add_row(*(_drawn(row[at]) for at in filled))
+        grid.add_row(*map(_drawn, row))
     return Group(grid, *notes)
 
 
@@ -226,10 +224,6 @@ def _named_cells(table: Table, row: Sequence[Cell]) -> list[Text]:
     return [
         Text.assemble(f"{column.name} " if column.name else "", text) for column, text in cells if text.plain
     ]
-
-
-def _is_filled(cell: Cell) -> bool:
-    return isinstance(cell, Bar) or bool(_cell(cell).plain)
 
 
 def _drawn(cell: Cell) -> RenderableType:

@@ -205,7 +205,7 @@ def _block(block: Piece) -> Markup:
                 return join(*lines)
             return element("details", element("summary", f"{block.summary}: {len(block.lines)}"), *lines)
         case Table():
-            return _table(block)
+            return _table(block.without_empty())
         case Bars():
             return charts.bars(block)
         case Forest():

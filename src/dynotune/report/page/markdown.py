@@ -84,7 +84,7 @@ def _block(block: Piece) -> list[str]:
         case Commands():
             return _lines(block.lines)
         case Table():
-            return _table(block)
+            return _table(block.without_empty())
         case Findings():
             items = block.items[: block.most]
             left = len(block.items) - len(items)

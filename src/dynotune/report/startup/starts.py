@@ -160,6 +160,9 @@ def _picture(startup: Startup) -> list[Piece]:
     drawn: list[Piece] = []
     for arm in ("warm", "cold"):
         starts = startup.starts(arm)
+        known = [took for phase in PHASES if starts and isinstance(took := phase_s(starts, phase), float)]
+        # Medians of phases may sum to more than the median of starts.
+        longest_s = max(longest_s, sum(known))
         rows, begin_s = list[BarRow](), 0.0
         for phase in PHASES if starts and longest_s else ():
             took = phase_s(starts, phase)

@@ -113,7 +113,7 @@ def test_a_proof_within_one_process_is_stated_by_fresh_pairs_when_more_time_is_g
     assert again.trials[: len(study.trials)] == study.trials
 
 
-def test_what_is_open_is_settled_when_the_time_is_given_that_the_study_names():
+def test_study_settles_what_is_open_when_the_time_that_it_names_is_given():
     table = Table(GAINS, **SLOW_START)
     study = within(table, QUICK[1:], check_s=THREE_MINUTES_S)
     assert study.settles_in_s is not None and study.settles_in_s > THREE_MINUTES_S

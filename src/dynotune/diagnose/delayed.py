@@ -103,9 +103,8 @@ def tested(runner: TaskRunner, observation: Observation) -> DelayTests | Unknown
         return delays
     if not runner.goes_on:
         return Unknown("the program had ended")
-    assert not isinstance(observation.processes, Unknown)
-    num_workers = max((loader.num_workers for loader in observation.processes[0].loaders), default=0)
-    return delay_tests(runner, delays, num_workers=max(1, num_workers))
+    loaders = [] if isinstance(observation.processes, Unknown) else observation.processes[0].loaders
+    return delay_tests(runner, delays, num_workers=max([1, *(loader.num_workers for loader in loaders)]))
 
 
 def corrected(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.field import peers
 from lab.field.sources import SOURCES
 from lab.tuning.programs import Arms, Program
 
@@ -51,6 +52,7 @@ class Published(Program):
     """
 
     needs: tuple[str, ...] = ("torch", "numpy")
+    cannot: Mapping[str, str] = field(default_factory=lambda: peers.CANNOT)
     run_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": 12.0, "cpu": 12.0})
     tune_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": TUNE_S, "cpu": TUNE_S})
     by_device: Mapping[str, str] = field(default_factory=dict)
@@ -95,11 +97,15 @@ class Published(Program):
         line = f"exec {shlex.join(self.command(device))} {{{HAND}}}"
         return Arms(["sh", "-c", line], [f"arg.{HAND}="], [*self._settings, f"arg.{HAND}={self.hand_words}"])
 
+    def peer(self, tool: str, device: str, budget_s: float, out: Path) -> list[str]:
+        asked = [sys.executable, str(Path(peers.__file__).absolute()), tool]
+        return [*asked, "--budget-s", f"{budget_s:.0f}", "--out", str(out), "--", *self.command(device)]
+
     def environment(self) -> dict[str, str]:
         """Ours, with the folders of its modules; without a GPU where it is to run on a CPU."""
         ours = super().environment()
         if self.path:
-            known = [os.path.abspath(one) for one in ours.get("PYTHONPATH", "").split(os.pathsep) if one]
+            known = [str(Path(one).absolute()) for one in ours.get("PYTHONPATH", "").split(os.pathsep) if one]
             ours["PYTHONPATH"] = os.pathsep.join([*known, *self.path])
         return ours | ({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {})
 

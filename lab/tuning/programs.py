@@ -81,6 +81,14 @@ class Program:
         """Of a comparison with what `words` say."""
         return Arms(self.command(device), [], [f"{AS}={words}"])
 
+    def peer(self, tool: str, device: str, budget_s: float, out: Path) -> list[str]:
+        """The command that asks another tool, and writes what it chose into a file."""
+        size = "large" if device == "cuda" else "small"
+        asked = [tool, self.net, "--size", size, "--device", device]
+        return [
+            sys.executable, str(HERE / "peers.py"), *asked, "--budget-s", f"{budget_s:.0f}", "--out", str(out)
+        ]  # fmt: skip
+
     def environment(self) -> dict[str, str]:
         """Ours, without what would change how the program runs.
 

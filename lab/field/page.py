@@ -25,12 +25,15 @@ HEADS = (
     "informed hand",
     "of its speed",
     "of its gain",
+    "losses",
 )
 NOTE = """A row is one public program, at one revision, unchanged, with data that are made up
 (`python -m benchmarks.field`; programs, revisions and hands in `lab/field`). `dynotune tune` has no option
 but its budget. "Verified" is `recipe verify`, and "informed hand" is the hand against the program as
 published, both in fresh pairs; "of its speed" is the recipe's speed over the hand's. "Of its gain" stands
 where the hand gains 5% or more. `~` marks what its pairs did not decide, `=` what they found to be the same.
+"Losses" are those that the program prints: how far the recipe's are from the program's own at the same step,
+and how far the latter are from each other between runs; `same` is 5%, or twice its own.
 `make field` generates this page from the results."""
 
 
@@ -108,11 +111,20 @@ def _of_device(file: Path, result: dict[str, Any]) -> list[str]:
     # A page lies in docs/reference.
     where = f"[Result](../../benchmarks/results/{file.name}): {on}, torch {versions.get('torch', '?')}."
     lines = [f"\n## {PLACES[device].capitalize()}\n", where, "", _row(HEADS), "| --- " * len(HEADS) + "|"]
-    lines += [_row([*cells(row), _percent(share_of_gain(row))]) for row in rows if row.get("tune")]
+    lines += [
+        _row([*cells(row), _percent(share_of_gain(row)), _losses(row)]) for row in rows if row.get("tune")
+    ]
     reasons = list(_reasons(rows))
     if reasons:
         lines += ["\nWithout an answer, and why:\n", *(f"- {reason}" for reason in reasons)]
     return lines
+
+
+def _losses(row: Row) -> str:
+    found = (row.get("verify") or {}).get("losses")
+    if not found:
+        return ""
+    return f"{'same' if found['ok'] else '**other**'}: {found['difference']:.1%}, own {found['own']:.1%}"
 
 
 def _reasons(rows: Iterable[Row]) -> Iterable[str]:
@@ -165,7 +177,8 @@ def _power(file: Path, result: dict[str, Any]) -> list[str]:
     lines = [
         "\n## Power and false wins of the protocols\n",
         f"`faster`, simulated ([result](../../benchmarks/results/{file.name}), {result['num']:,} comparisons",
-        "a cell; `benchmarks/field/power.py` says how each judges). At a true gain of nothing it is a false win.",
+        "a cell; `benchmarks/field/power.py` says how each judges). At a true gain of nothing this is a false",
+        "win.",
         "`slower` is less than 3% in every cell.\n" if _seldom_slower(rows) else "\n",
         _row(["noise of a pair", "true gain", *protocols]),
         "| --- " * (2 + len(protocols)) + "|",

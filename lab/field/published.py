@@ -18,8 +18,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lab.field import peers
+from lab.field import losses, peers
 from lab.field.sources import SOURCES
 from lab.tuning.programs import Arms, Program
 
@@ -100,6 +101,9 @@ class Published(Program):
     def peer(self, tool: str, device: str, budget_s: float, out: Path) -> list[str]:
         asked = [sys.executable, str(Path(peers.__file__).absolute()), tool]
         return [*asked, "--budget-s", f"{budget_s:.0f}", "--out", str(out), "--", *self.command(device)]
+
+    def results(self, comparison: Mapping[str, Any], records: Path) -> dict[str, Any]:
+        return losses.compared(comparison, records, self.prints) if self.prints else {}
 
     def environment(self) -> dict[str, str]:
         """Ours, with the folders of its modules; without a GPU where it is to run on a CPU."""

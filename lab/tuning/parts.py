@@ -306,7 +306,8 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
             return ran
         found = json.loads(out.read_text())
     told = {key: found[key] for key in ("outcome", "reason", "stated", "stated_ci", "differs")}
-    return {**told, **of_comparison(found["comparison"])}
+    compared = found["comparison"]
+    return {**told, **of_comparison(compared), **program.results(compared, _records(setup, program))}
 
 
 def _against(
@@ -346,7 +347,8 @@ def _pairs(
         ran = _dynotune(ours, program, folder, setup, limit_s, command=command)
         if not out.is_file():
             return ran
-        return of_comparison(json.loads(out.read_text()))
+        found = json.loads(out.read_text())
+    return {**of_comparison(found), **program.results(found, _records(setup, program))}
 
 
 def of_comparison(comparison: Row) -> Row:

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dynotune import knobs
-from lab.field import page, peers, reads, rows, sources
+from lab.field import losses, page, peers, reads, rows, sources
 from lab.field.programs import PROGRAMS, published
 from lab.field.published import DEVICES
 from lab.field.sources import SOURCES, Source
@@ -51,8 +52,8 @@ ROWS = [
 
 
 def test_programs_suffice_when_they_are_counted_by_device():
-    assert len(published(sources.Path(), "cuda")) >= 24
-    assert len(published(sources.Path(), "cpu")) >= 16
+    assert len(published(Path(), "cuda")) >= 24
+    assert len(published(Path(), "cpu")) >= 16
     assert len(BY_NAME) == len(PROGRAMS)
 
 
@@ -68,8 +69,8 @@ def test_a_program_is_complete_when_it_is_listed(program):
 
 
 def test_a_hand_has_what_a_device_takes_when_it_is_a_cpu():
-    (on_gpu,) = (one for one in published(sources.Path(), "cuda") if one.name == "vae")
-    (on_cpu,) = (one for one in published(sources.Path(), "cpu") if one.name == "vae")
+    (on_gpu,) = (one for one in published(Path(), "cuda") if one.name == "vae")
+    (on_cpu,) = (one for one in published(Path(), "cpu") if one.name == "vae")
     assert "loader.pin_memory=true" in on_gpu.hand
     assert "loader.pin_memory=true" not in on_cpu.hand
     assert on_cpu.environment()["CUDA_VISIBLE_DEVICES"] == ""
@@ -140,7 +141,7 @@ def test_made_up_files_have_their_formats_when_they_are_read(tmp_path):
 
 def test_a_row_is_found_again_when_a_result_is_gone_on_with():
     result = {}
-    (program,) = (one for one in published(sources.Path(), "cpu") if one.name == "makemore")
+    (program,) = (one for one in published(Path(), "cpu") if one.name == "makemore")
     rows.row_of(result, program)["tune"] = {"recipe": []}
     assert rows.row_of(result, program)["tune"] == {"recipe": []}
     (kept,) = result["programs"]
@@ -229,3 +230,26 @@ def test_what_train_doctor_proved_is_in_our_settings_when_it_is_read():
     for setting in found:
         knobs.parse(setting)
     assert peers.settings_of("") == []
+
+
+# Losses
+
+
+def test_losses_are_read_when_a_program_prints_them():
+    text = "Epoch 1 loss: 2.5\rEpoch 1 loss: 2.25\nEpoch 2 loss: nan\nloss less"
+    assert losses.printed(text, "loss: ")[:2] == [2.5, 2.25]
+    assert losses.printed("1: 3.25\nat 2: 4.5", r"^\d+: ") == [3.25]
+
+
+@pytest.mark.parametrize(("candidate", "ok"), [([4.0, 3.0, 2.02, 1.02], True), ([4.0, 3.5, 2.9, 2.2], False)])
+def test_losses_are_compared_when_the_arms_printed_them(tmp_path, candidate, ok):
+    for name, values in (("b", [4.0, 3.0, 2.0, 1.0, 0.9]), ("c", candidate)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "stdout").write_text("".join(f"loss {value}\n" for value in values))
+    comparison = {"pairs": [{"baseline_run": "b", "candidate_run": "c"}] * 2}
+    found = losses.compared(comparison, tmp_path, "loss ")["losses"]
+    assert (found["num"], found["own"], found["ok"]) == (4, 0.0, ok)
+
+
+def test_nothing_is_said_of_losses_when_too_few_were_printed(tmp_path):
+    assert losses.compared({"pairs": [{"baseline_run": "b", "candidate_run": "c"}]}, tmp_path, "loss ") == {}

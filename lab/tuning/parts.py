@@ -29,6 +29,7 @@ DYNOTUNE = [sys.executable, "-m", "dynotune"]
 PAIRS = {"verify": 8, "hand": 6, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
 """At most: what is clear after the first look, at 4 pairs, takes no more."""
 FIRST_LOOK = 4
+LEAST_PAIRS = 3
 SLACK = 3.0
 """Of an estimate, where there is time: the other arm may be slower, or compile."""
 PILOT_RUNS = 3.0
@@ -46,7 +47,8 @@ class Setup:
     Args:
         keep: folder for what a study leaves behind, and what it said when; None to keep nothing.
         tune_s, blocks: budget of each tune, runs of each arm of a table, in place of the usual ones.
-        pairs_s: most seconds of each comparison in fresh pairs; None for as long as there is time.
+        pairs_s: most seconds of each comparison in fresh pairs, or as many as three pairs take; None for as
+            long as there is time.
     """
 
     device: str
@@ -79,7 +81,14 @@ def least_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) 
 
 def _pairs_s(num_pairs: int, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
     wanted_s = (2 * num_pairs + PILOT_RUNS) * run_s(program, rows, setup.device)
-    return min(wanted_s, setup.pairs_s or math.inf)
+    return min(wanted_s, _longest_s(program, rows, setup))
+
+
+def _longest_s(program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
+    """Of a comparison in fresh pairs; in less than three pairs take it begins none."""
+    if setup.pairs_s is None:
+        return math.inf
+    return max(setup.pairs_s, (2 * LEAST_PAIRS + PILOT_RUNS) * run_s(program, rows, setup.device))
 
 
 def tune_budget_s(program: Program, setup: Setup) -> float:
@@ -148,7 +157,7 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_
     # The pictures are made in no one's time.
     folder = folder_of(program, setup.work)
     planned_s = estimate_s(kind, program, rows, setup)
-    longest_s = min(SLACK * planned_s, left_s, setup.pairs_s or math.inf)
+    longest_s = min(SLACK * planned_s, left_s, _longest_s(program, rows, setup))
     limit_s = (longest_s if kind in PAIRS else planned_s) + GRACE_S
     if kind in PEERS:
         row = _peer(kind, program, folder, setup, limit_s)

@@ -213,7 +213,8 @@ def test_a_comparison_is_bounded_when_it_has_its_seconds(tmp_path):
     long = {"tune": {"run_s": 100.0, "recipe": []}}
     free, bounded = Setup("cuda", tmp_path), Setup("cuda", tmp_path, pairs_s=150.0)
     assert parts.estimate_s("hand", program, long, free) == 1500.0
-    assert parts.estimate_s("hand", program, long, bounded) == 150.0
+    assert parts.estimate_s("hand", program, long, bounded) == 900.0
+    assert parts.estimate_s("hand", program, {"tune": {"run_s": 12.0}}, bounded) == 150.0
     assert parts.needs_no_run("hand", BY_NAME["nanogpt"], {}) == {"as": "written"}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.field.rows import GAIN, cells, hands_gain, last_line, share_of_gain, share_of_speed, summary
+from lab.field.rows import GAIN, cells, hands_gain, reason_of, share_of_gain, share_of_speed, summary
 from lab.tuning.parts import PEERS, Row, is_done
 from lab.tuning.rows import ratio
 
@@ -134,7 +134,7 @@ def _reasons(rows: Iterable[Row]) -> Iterable[str]:
         for kind in ("tune", "verify", "hand", "informed"):
             part = row.get(kind) or {}
             if "failed" in part:
-                yield f"{row['program']}, {kind}: {last_line(part['failed'])}"
+                yield f"{row['program']}, {kind}: {reason_of(part['failed'])}"
             elif kind == "tune" and part and not part["recipe"]:
                 yield f"{row['program']}: {part['verdict']}"
 
@@ -155,7 +155,7 @@ def _peers(rows: Sequence[Row]) -> list[str]:
 def _peer(row: Row, tool: str) -> list[str]:
     part = row[tool]
     if reason := part.get("cannot") or part.get("failed"):
-        return ["cannot", "", "", last_line(reason), ""]
+        return ["cannot", "", "", reason_of(reason), ""]
     pairs = row.get(f"{tool}-pairs") or {}
     against = ratio(pairs["speedup"], pairs["ci"]) if pairs.get("speedup") else pairs.get("as", "")
     claims = f"{part['claimed']:.2f}×" if part.get("claimed") else ""
@@ -176,9 +176,9 @@ def _power(file: Path, result: dict[str, Any]) -> list[str]:
     known = {(row["noise"], row["speedup"], row["protocol"]): row for row in rows}
     lines = [
         "\n## Power and false wins of the protocols\n",
-        f"`faster`, simulated ([result](../../benchmarks/results/{file.name}), {result['num']:,} comparisons",
-        "a cell; `benchmarks/field/power.py` says how each judges). At a true gain of nothing this is a false",
-        "win.",
+        f"Verdicts of `faster`, simulated ([result](../../benchmarks/results/{file.name}),",
+        f"{result['num']:,} comparisons a cell;",
+        "`benchmarks/field/power.py` says how each judges). At a true gain of nothing each is a false win.",
         "`slower` is less than 3% in every cell.\n" if _seldom_slower(rows) else "\n",
         _row(["noise of a pair", "true gain", *protocols]),
         "| --- " * (2 + len(protocols)) + "|",

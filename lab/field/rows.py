@@ -126,7 +126,7 @@ def cells(row: Row) -> list[str]:
         return [
             row["program"],
             *[""] * 3,
-            f"failed: {last_line(tune['failed'])}" if tune else why,
+            f"failed: {reason_of(tune['failed'])}" if tune else why,
             "",
             "",
             "",
@@ -149,13 +149,15 @@ def told_pairs(row: Row | None) -> str:
     if row is None:
         return ""
     if "failed" in row:
-        return f"failed: {last_line(row['failed'])}"
+        return f"failed: {reason_of(row['failed'])}"
     if "speedup" not in row:
         return "as published" if row.get("as") else "-"
     mark = {"undecided": "~", "same": "="}.get(row.get("verdict") or "", "")
     return mark + ratio(row["speedup"], row["ci"])
 
 
-def last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][-120:] if lines else ""
+def reason_of(text: str) -> str:
+    """The line of a failure that says why: dynotune's error, else the last."""
+    lines = text.strip().splitlines() or [""]
+    told = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+    return told[:160]

@@ -224,7 +224,7 @@ def test_a_peer_that_takes_no_command_is_not_begun_when_it_is_asked():
     assert parts.needs_no_run("train-doctor", program, {}) is None
 
 
-def test_what_train_doctor_proved_is_in_our_settings_when_it_is_read():
+def test_proofs_of_train_doctor_are_in_our_settings_when_they_are_read():
     described = "num_workers=5, pin_memory=True, torch.backends.cudnn.benchmark = True"
     found = peers.settings_of(described)
     assert found == ["loader.num_workers=5", "loader.pin_memory=true", "cudnn.benchmark=true"]

@@ -54,7 +54,7 @@ from lab.tuning.work import plan, work_on
 
 USUAL = ("tune", "verify", "hand")
 KINDS = (*USUAL, "informed", *PEERS, "train-doctor-pairs")
-PAIRS_S = 150.0
+PAIRS_S = 180.0
 """Most seconds of a comparison: a program is to take six minutes of a GPU, with its hand and verification."""
 
 

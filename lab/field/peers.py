@@ -20,6 +20,7 @@ CANNOT = {
     "slowai": "it takes a file whose main() makes some steps of its own, and no command with arguments",
 }
 """By tool: why it cannot take an unchanged command."""
+NO_SCRIPT = "it takes the file of a script, and this command names a module or a program"
 _WORDS = (
     (re.compile(r"num_workers=(\d+)"), "loader.num_workers={0}"),
     (re.compile(r"pin_memory=True"), "loader.pin_memory=true"),
@@ -66,14 +67,12 @@ def traceml(command: list[str], budget_s: float) -> Told:
     except subprocess.TimeoutExpired:
         process.terminate()
         said, _ = process.communicate()
-    files = sorted(Path("traceml_logs").rglob("final_summary.txt"), key=lambda file: file.stat().st_mtime)
-    says = files[-1].read_text() if files else said
-    return {
-        "chosen": None,
-        "claimed": None,
-        "no_answer": "it diagnoses, and chooses no setting",
-        "says": says[-2000:],
-    }
+    files = sorted(Path("traceml_logs").rglob("final_summary.json"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        return {"failed": f"it ended with {process.returncode} and no summary: {said[-500:]}"}
+    found = json.loads(files[-1].read_text())["primary_diagnosis"]
+    says = " ".join(str(found.get(name, "")) for name in ("status", "summary", "action"))
+    return {"chosen": None, "no_answer": "it diagnoses, and chooses no setting", "says": says}
 
 
 TOOLS = {"train-doctor": train_doctor, "traceml": traceml}
@@ -84,10 +83,10 @@ def main() -> None:
     parser.add_argument("tool", choices=list(TOOLS))
     parser.add_argument("--budget-s", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    at = sys.argv.index("--")
+    given = parser.parse_args(sys.argv[1:at])
     began_s = time.monotonic()
-    told = TOOLS[given.tool](given.command[1:], given.budget_s)
+    told = TOOLS[given.tool](sys.argv[at + 1 :], given.budget_s)
     given.out.write_text(json.dumps({**told, "took_s": round(time.monotonic() - began_s, 1)}))
 
 

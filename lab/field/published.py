@@ -53,7 +53,6 @@ class Published(Program):
     """
 
     needs: tuple[str, ...] = ("torch", "numpy")
-    cannot: Mapping[str, str] = field(default_factory=lambda: peers.CANNOT)
     run_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": 12.0, "cpu": 12.0})
     tune_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": TUNE_S, "cpu": TUNE_S})
     by_device: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +68,11 @@ class Published(Program):
     hand_settings: tuple[str, ...] = ()
     sources: Path = Path()
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        takes_script = self.script and not self.words[0].startswith("-")
+        cannot = peers.CANNOT | ({} if takes_script else {"traceml": peers.NO_SCRIPT})
+        object.__setattr__(self, "cannot", cannot)
 
     @property
     def source(self) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.field import reads
-from lab.field.published import DEVICES, PINNED, TF32, Preparation, Published
+from lab.field.published import BF16, DEVICES, PINNED, TF32, Preparation, Published
 from lab.yolo import OFFLINE
 
 NO_NETWORK = {
@@ -25,7 +25,7 @@ def published(sources: Path, device: str) -> list[Published]:
 
 
 CORES = len(os.sched_getaffinity(0))
-_BF16, _COMPILE = "precision.autocast=bf16", "compile.mode=default"
+_COMPILE = "compile.mode=default"
 _WORKERS, _FUSED = f"loader.num_workers={CORES}", "optimizer.fused=true"
 _CHANNELS_LAST = "layout.channels_last=true"
 _SMALL_GPT = (
@@ -36,7 +36,7 @@ _VISION_NEEDS = ("torch", "torchvision", "PIL")
 _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
 
 _STRESS_S = "100000"
-_TRAINS = ("precision.autocast=bf16", _COMPILE, _FUSED)
+_TRAINS = (BF16, _COMPILE, _FUSED)
 
 
 def _torchbench(
@@ -65,9 +65,9 @@ def _of_torchbench() -> list[Published]:
         _torchbench("BERT_pytorch", "train", rounds, cpu="--bs 1"),
         _torchbench("hf_Bert", "train", rounds, on=("cuda",), needs=("transformers",)),
         _torchbench("hf_GPT2", "train", rounds, on=("cuda",), needs=("transformers",)),
-        _torchbench("hf_Bert", "eval", (TF32, _BF16, _COMPILE), on=("cuda",), needs=("transformers",)),
+        _torchbench("hf_Bert", "eval", (TF32, BF16, _COMPILE), on=("cuda",), needs=("transformers",)),
         _torchbench("resnet50", "train", convolves, on=("cuda",), weights=True),
-        _torchbench("resnet50", "eval", (TF32, _BF16, _COMPILE, _CHANNELS_LAST), cpu="--bs 1", weights=True),
+        _torchbench("resnet50", "eval", (TF32, BF16, _COMPILE, _CHANNELS_LAST), cpu="--bs 1", weights=True),
         _torchbench("vgg16", "train", convolves, on=("cuda",), weights=True),
         _torchbench("alexnet", "train", convolves, cpu="--bs 8", weights=True),
         _torchbench("mobilenet_v2", "train", convolves, cpu="--bs 2", weights=True),
@@ -108,7 +108,7 @@ PROGRAMS = [
         by_device={"cpu": "-a resnet18 -b 4 -j 1 --no-accel"},
         repository="pytorch/examples",
         part="imagenet",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
         run_s={"cuda": 20.0, "cpu": 15.0},
     ),
     Published(
@@ -119,7 +119,7 @@ PROGRAMS = [
         repository="pytorch/examples",
         part="word_language_model",
         make=reads.corpus,
-        hand_settings=(TF32, _BF16, _COMPILE),
+        hand_settings=(TF32, BF16, _COMPILE),
     ),
     Published(
         # BCELoss refuses to run under autocast on a GPU, so who knows that leaves autocast out. 25 epochs of
@@ -239,7 +239,7 @@ PROGRAMS = [
         make=reads.play,
         path=(".",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, _FUSED),
     ),
     Published(
         name="mingpt-adder",
@@ -248,7 +248,7 @@ PROGRAMS = [
         repository="karpathy/minGPT",
         path=(".",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         # With one GPU it says that it needs two, and ends.
@@ -289,7 +289,7 @@ PROGRAMS = [
         make=reads.play,
         on=("cuda",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="open-clip",
@@ -360,7 +360,7 @@ PROGRAMS = [
         repository="lucidrains/x-transformers",
         make=reads.enwik8_untracked,
         prints="training loss: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="x-transformers-copy",
@@ -442,7 +442,7 @@ PROGRAMS = [
         part="super_resolution",
         make=reads.pictures_of_bsds,
         prints="Loss: ",
-        hand_settings=(TF32, _BF16, _WORKERS, PINNED, _FUSED, "loader.persistent_workers=true"),
+        hand_settings=(TF32, BF16, _WORKERS, PINNED, _FUSED, "loader.persistent_workers=true"),
     ),
     Published(
         name="gat",
@@ -453,7 +453,7 @@ PROGRAMS = [
         part="gat",
         make=reads.citations,
         prints="loss_train: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="fast-neural-style",
@@ -476,7 +476,7 @@ PROGRAMS = [
         make=reads.style,
         env={"TORCH_HOME": "torch_home"},
         prints="total: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
     ),
     *_of_torchbench(),
 ]

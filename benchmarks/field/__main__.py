@@ -26,7 +26,7 @@ Of each program `run` does these parts, each for a bounded time:
   chose, in fresh pairs.
 
 What is done is in FILE and is not done again, besides what failed; a part that is killed is lost, and no
-other. With `--until-s` nothing is begun that by its estimate would end later. `--lanes 2` begins two, each
+other. With `--until-s` nothing is begun that may end later. `--lanes 2` begins two, each
 with one GPU and half of the cores; `--lane 0/2` is one of them. `page` prints docs/reference/field.md, of the
 results that are kept.
 """
@@ -48,7 +48,7 @@ from lab.field.sources import SOURCES, export
 from lab.provenance import RESULTS
 from lab.result_file import opened, read
 from lab.tuning.asked import end_whole, in_lanes, in_this_lane, left_of, options
-from lab.tuning.parts import PEERS, Setup
+from lab.tuning.parts import GRACE_S, PEERS, Setup
 from lab.tuning.programs import folder_of
 from lab.tuning.work import plan, work_on
 
@@ -109,7 +109,8 @@ def changed(program: Published) -> dict[str, str]:
 
 
 def run(programs: Sequence[Published], given: argparse.Namespace, out: Path, work: Path) -> None:
-    left_s = left_of(given.until_s)
+    # A part may take so much longer than its estimate before it is ended.
+    left_s = left_of(given.until_s - GRACE_S)
     kinds = [kind for kind in KINDS if kind in (given.part or USUAL)]
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings knobs schemas pictures claims runtime-reference docs install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions field findings knobs schemas pictures claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -40,6 +40,10 @@ attack: install
 test-versions: install
 	WORKERS=$(WORKERS) $(BIN)/python tools/versions.py; status=$$?; \
 	$(BIN)/python tools/versions.py --page > docs/reference/versions.md; exit $$status
+
+# The page of the field, from its results: `python -m benchmarks.field` says how these are measured.
+field: install
+	$(BIN)/python -m benchmarks.field page > docs/reference/field.md
 
 # The page of findings is made from the rules.
 findings: install

@@ -50,7 +50,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from lab.field.programs import published
 
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.rank_attribution import attributed
@@ -60,6 +59,7 @@ from dynotune.schema.observation import Observation
 from dynotune.trace.readers import reading
 from dynotune.trace.summary import summarise
 from lab.faults import manifest
+from lab.field.programs import published
 from lab.provenance import RESULTS, describe, without_places
 from lab.tuning.programs import folder_of
 

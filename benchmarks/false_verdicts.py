@@ -338,11 +338,11 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     spreads = variance * draw.chisquare(MOST_SEEN_DF, num) / MOST_SEEN_DF
     for number in range(num):
         seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
-        pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
+        pairs = list(pairs_of(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
         if scenario.baseline_once:
             at, longer = int(draw.integers(len(pairs))), 1 + draw.uniform(0, scenario.baseline_once)
             pairs[at] = msgspec.structs.replace(pairs[at], baseline_s=pairs[at].baseline_s * longer)
-        judgement = _at_looks(scenario, pairs, seen)
+        judgement = at_looks(scenario, pairs, seen)
         verdicts[str(judgement.verdict)] += 1
         num_pairs += judgement.num_pairs
         low, high = judgement.ci or (0.0, math.inf)
@@ -350,7 +350,7 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     return index, verdicts, num_pairs, num_covered
 
 
-def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
+def at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
     how: dict[str, Any] = {
         "max_pairs": scenario.max_pairs,
@@ -364,7 +364,7 @@ def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> sta
     return stats.judge(pairs[:last], seen=seen, **how, ended=True)
 
 
-def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
+def pairs_of(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
     """Pairs in order of time, each of two runs, or of the four stretches of a block."""
     for k, first in enumerate(orders(scenario.max_pairs, seed)):
         order = BLOCKS[first] if scenario.unit == "block" else BLOCKS[first][:2]

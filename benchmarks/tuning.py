@@ -6,7 +6,7 @@ there is?
 
 Of each program (lab/tuning/programs.py), in this order:
 
-- `tune`: `dynotune tune --allow numerics`;
+- `tune`: `dynotune tune`;
 - `verify`: `dynotune recipe verify`: the recipe against the program as written, in fresh pairs;
 - `informed`: the recipe against the program with TF32, autocast, a worker a core and pinned memory, in fresh
     pairs;
@@ -34,6 +34,7 @@ from lab.tuning.programs import PROGRAMS
 from lab.tuning.rows import show, summary
 from lab.tuning.work import TABLE_KINDS, plan, work_on, work_on_table
 
+
 def main() -> None:
     parser = options(__doc__, (*KINDS, *TABLE_KINDS), "dynotune-tuning")
     parser.add_argument("--blocks", type=int, help="of each table: runs of an arm")
@@ -49,7 +50,13 @@ def main() -> None:
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
     setup = Setup(
-        given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s, given.blocks
+        given.device,
+        given.work.absolute(),
+        given.keep,
+        not given.no_lock,
+        given.tune_s,
+        given.blocks,
+        given.pairs_s,
     )
     if given.plan:
         plan(programs, kinds, read(out), setup, given.tables)

@@ -4,27 +4,31 @@ published; how far that is from an informed hand; and what others find in the sa
     python -m benchmarks.field fetch --sources FOLDER [--mirror FOLDER] [--only NAME]…
     python -m benchmarks.field prepare --sources FOLDER --device cuda [--work FOLDER] [--only NAME]…
     python -m benchmarks.field run --sources FOLDER --device cuda [--plan] [--only NAME]… [--part KIND]…
-        [--lanes N | --lane I/N] [--until-s S] [--tune-s S] [--out FILE] [--work FOLDER] [--keep FOLDER]
-        [--no-lock]
+        [--lanes N | --lane I/N] [--until-s S] [--tune-s S] [--pairs-s S] [--out FILE] [--work FOLDER]
+        [--keep FOLDER] [--no-lock]
     python -m benchmarks.field show --device cuda [--out FILE]
+    python -m benchmarks.field page
 
-`fetch` puts the files that programs need, at the revisions of lab/field/sources.py, into FOLDER: from GitHub, or
-from git directories OWNER+NAME/repo of `--mirror`. That is 17 MB of all, and nothing of it is committed. `prepare`
-makes what programs read and prints the command of each; `run` does that itself where it is not done. Nothing is
-downloaded while programs run: what they read is made up (lab/field/reads.py), and weights are random.
+`fetch` puts the files that programs need, at the revisions of lab/field/sources.py, into FOLDER: from GitHub,
+or from git directories OWNER+NAME/repo of `--mirror`. All are 17 MB, and nothing of them is committed.
+`prepare` makes what programs read and prints the command of each; `run` does that itself where it is not
+done. Nothing is downloaded while programs run: what they read is made up (lab/field/reads.py), and weights
+are random.
 
 Of each program `run` does these parts, each for a bounded time:
 
-- `tune`: `dynotune tune --budget 180s`, with no other option, and when it said what;
+- `tune`: `dynotune tune --budget 180s`, with no other option, and when it knew what;
 - `verify`: `dynotune recipe verify`: the recipe against the program as published, in fresh pairs;
 - `hand`: the informed hand against the program as published, in fresh pairs;
 - `informed`: the recipe against the informed hand, in fresh pairs, if `--part` names it;
-- `train-doctor`, `traceml`, `aitune`, `slowai`, `pytorch-autotune`: what these find in as much time, if `--part`
-  names them, or why they cannot take the program.
+- `train-doctor`, `traceml`, `aitune`, `slowai`, `autotune`: what these find in as much time, if `--part`
+  names them, or why they cannot take the program; `train-doctor-pairs`: the recipe against what train-doctor
+  chose, in fresh pairs.
 
-What is done is in FILE and is not done again, besides what failed; a part that is killed is lost, and no other.
-With `--until-s` nothing is begun that by its estimate would end later. `--lanes 2` begins two, each with one GPU
-and half of the cores; `--lane 0/2` is one of them.
+What is done is in FILE and is not done again, besides what failed; a part that is killed is lost, and no
+other. With `--until-s` nothing is begun that may end later. `--lanes 2` begins two, each
+with one GPU and half of the cores; `--lane 0/2` is one of them. `page` prints docs/reference/field.md, of the
+results that are kept.
 """
 
 from __future__ import annotations
@@ -36,28 +40,31 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.field.peers import PEERS
+from lab.field.page import page
 from lab.field.programs import published
-from lab.field.published import Published
+from lab.field.published import DEVICES, Published
 from lab.field.rows import row_of, show
 from lab.field.sources import SOURCES, export
 from lab.provenance import RESULTS
 from lab.result_file import opened, read
-from lab.tuning.asked import in_lanes, in_this_lane, left_of, options
-from lab.tuning.parts import Setup
+from lab.tuning.asked import end_whole, in_lanes, in_this_lane, left_of, options
+from lab.tuning.parts import GRACE_S, PEERS, Setup
 from lab.tuning.programs import folder_of
 from lab.tuning.work import plan, work_on
 
 USUAL = ("tune", "verify", "hand")
-KINDS = (*USUAL, "informed", *PEERS)
+KINDS = (*USUAL, "informed", *PEERS, "train-doctor-pairs")
+PAIRS_S = 180.0
+"""Most seconds of a comparison: a program is to take six minutes of a GPU, with its hand and verification."""
 
 
 def main() -> None:
     parser = options(__doc__, KINDS, "dynotune-field")
-    parser.add_argument("what", choices=("fetch", "prepare", "run", "show"))
+    parser.add_argument("what", choices=("fetch", "prepare", "run", "show", "page"))
     parser.add_argument("--sources", type=Path, default=Path("field_sources"), metavar="FOLDER")
     parser.add_argument("--mirror", type=Path, metavar="FOLDER")
     given = parser.parse_args()
+    end_whole()
     programs = in_this_lane(published(given.sources, given.device), given)
     out = given.out or RESULTS / f"field_{given.device}.json"
     work = given.work.absolute() / given.device
@@ -70,6 +77,9 @@ def main() -> None:
         show(read(out))
     elif given.what == "run":
         run(programs, given, out, work)
+    elif given.what == "page":
+        files = [RESULTS / f"field_{device}.json" for device in DEVICES]
+        print(page(files, RESULTS / "field_power.json"), end="")
     else:
         show(read(out))
 
@@ -95,17 +105,18 @@ def prepare(programs: Sequence[Published], work: Path) -> None:
 
 def changed(program: Published) -> dict[str, str]:
     """What a program's environment has beside ours."""
-    return {
-        name: value for name, value in program.environment().items() if os.environ.get(name) != value
-    }
+    return {name: value for name, value in program.environment().items() if os.environ.get(name) != value}
 
 
 def run(programs: Sequence[Published], given: argparse.Namespace, out: Path, work: Path) -> None:
-    left_s = left_of(given.until_s)
+    # A part may take so much longer than its estimate before it is ended.
+    left_s = left_of(given.until_s - GRACE_S)
     kinds = [kind for kind in KINDS if kind in (given.part or USUAL)]
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
-    setup = Setup(given.device, work, given.keep, not given.no_lock, given.tune_s)
+    setup = Setup(
+        given.device, work, given.keep, not given.no_lock, given.tune_s, pairs_s=given.pairs_s or PAIRS_S
+    )
     if given.plan:
         plan(programs, kinds, read(out), setup, rows_of=row_of)
         return

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.field import reads
-from lab.field.published import DEVICES, PINNED, TF32, Preparation, Published
+from lab.field.published import BF16, DEVICES, PINNED, TF32, Preparation, Published
 from lab.yolo import OFFLINE
 
 NO_NETWORK = {
@@ -25,7 +25,7 @@ def published(sources: Path, device: str) -> list[Published]:
 
 
 CORES = len(os.sched_getaffinity(0))
-_BF16, _COMPILE = "precision.autocast=bf16", "compile.mode=default"
+_COMPILE = "compile.mode=default"
 _WORKERS, _FUSED = f"loader.num_workers={CORES}", "optimizer.fused=true"
 _CHANNELS_LAST = "layout.channels_last=true"
 _SMALL_GPT = (
@@ -36,7 +36,7 @@ _VISION_NEEDS = ("torch", "torchvision", "PIL")
 _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
 
 _STRESS_S = "100000"
-_TRAINS = ("precision.autocast=bf16", _COMPILE, _FUSED)
+_TRAINS = (BF16, _COMPILE, _FUSED)
 
 
 def _torchbench(
@@ -50,7 +50,7 @@ def _torchbench(
         needs=("torch", "numpy", "psutil", "tabulate", *needs),
         by_device={"cuda": "-d cuda", "cpu": f"-d cpu {cpu}"},
         repository="pytorch/benchmark",
-        make=reads.checkpoints_of_torchvision if weights else None,
+        make=reads.weights_of(model) if weights else None,
         env={"TORCH_HOME": "torch_home"} if weights else {},
         on=on,
         hand_settings=hand,
@@ -65,9 +65,9 @@ def _of_torchbench() -> list[Published]:
         _torchbench("BERT_pytorch", "train", rounds, cpu="--bs 1"),
         _torchbench("hf_Bert", "train", rounds, on=("cuda",), needs=("transformers",)),
         _torchbench("hf_GPT2", "train", rounds, on=("cuda",), needs=("transformers",)),
-        _torchbench("hf_Bert", "eval", (TF32, _BF16, _COMPILE), on=("cuda",), needs=("transformers",)),
+        _torchbench("hf_Bert", "eval", (TF32, BF16, _COMPILE), on=("cuda",), needs=("transformers",)),
         _torchbench("resnet50", "train", convolves, on=("cuda",), weights=True),
-        _torchbench("resnet50", "eval", (TF32, _BF16, _COMPILE, _CHANNELS_LAST), cpu="--bs 1", weights=True),
+        _torchbench("resnet50", "eval", (TF32, BF16, _COMPILE, _CHANNELS_LAST), cpu="--bs 1", weights=True),
         _torchbench("vgg16", "train", convolves, on=("cuda",), weights=True),
         _torchbench("alexnet", "train", convolves, cpu="--bs 8", weights=True),
         _torchbench("mobilenet_v2", "train", convolves, cpu="--bs 2", weights=True),
@@ -87,7 +87,7 @@ PROGRAMS = [
     Published(
         name="nanogpt",
         words=("train.py", "config/train_shakespeare_char.py"),
-            by_device={"cpu": _SMALL_GPT},
+        by_device={"cpu": _SMALL_GPT},
         repository="karpathy/nanoGPT",
         make=reads.characters,
         # It has TF32, bfloat16, pinned batches and a fused optimizer, and it compiles: there is nothing to
@@ -96,7 +96,7 @@ PROGRAMS = [
     Published(
         name="nanogpt-eager",
         words=("train.py", "config/train_shakespeare_char.py", "--compile=False"),
-            by_device={"cpu": _SMALL_GPT},
+        by_device={"cpu": _SMALL_GPT},
         repository="karpathy/nanoGPT",
         make=reads.characters,
         hand_words="--compile=True",
@@ -108,18 +108,18 @@ PROGRAMS = [
         by_device={"cpu": "-a resnet18 -b 4 -j 1 --no-accel"},
         repository="pytorch/examples",
         part="imagenet",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
         run_s={"cuda": 20.0, "cpu": 15.0},
     ),
     Published(
         # No loader and no optimizer are in it: it slices one tensor and steps by hand.
         name="word-language-model",
         words=("main.py",),
-            by_device={"cuda": "--accel", "cpu": "--emsize 64 --nhid 64"},
+        by_device={"cuda": "--accel", "cpu": "--emsize 64 --nhid 64"},
         repository="pytorch/examples",
         part="word_language_model",
         make=reads.corpus,
-        hand_settings=(TF32, _BF16, _COMPILE),
+        hand_settings=(TF32, BF16, _COMPILE),
     ),
     Published(
         # BCELoss refuses to run under autocast on a GPU, so who knows that leaves autocast out. 25 epochs of
@@ -239,7 +239,7 @@ PROGRAMS = [
         make=reads.play,
         path=(".",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, _FUSED),
     ),
     Published(
         name="mingpt-adder",
@@ -248,13 +248,20 @@ PROGRAMS = [
         repository="karpathy/minGPT",
         path=(".",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         # With one GPU it says that it needs two, and ends.
         name="mingpt-ddp",
-        words=("torchrun", "--standalone", "--nproc_per_node=2", "main.py", "data_config.path=input.txt",
-               "data_config.truncate=1.0", "trainer_config.max_epochs=1000"),
+        words=(
+            "torchrun",
+            "--standalone",
+            "--nproc_per_node=2",
+            "main.py",
+            "data_config.path=input.txt",
+            "data_config.truncate=1.0",
+            "trainer_config.max_epochs=1000",
+        ),
         script=False,
         needs=("torch", "hydra", "omegaconf", "fsspec"),
         repository="pytorch/examples",
@@ -282,13 +289,30 @@ PROGRAMS = [
         make=reads.play,
         on=("cuda",),
         prints="train loss ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="open-clip",
-        words=("-m", "open_clip_train.main", "--dataset-type", "synthetic", "--train-num-samples", "1000000",
-               "--model", "ViT-B-32", "--batch-size", "256", "--precision", "amp", "--workers", "4",
-               "--epochs", "10", "--log-every-n-steps", "10"),
+        words=(
+            "-m",
+            "open_clip_train.main",
+            "--dataset-type",
+            "synthetic",
+            "--train-num-samples",
+            "1000000",
+            "--model",
+            "ViT-B-32",
+            "--batch-size",
+            "256",
+            "--precision",
+            "amp",
+            "--workers",
+            "4",
+            "--epochs",
+            "10",
+            "--log-every-n-steps",
+            "10",
+        ),
         needs=(*_VISION_NEEDS, "timm", "ftfy", "regex", "huggingface_hub", "safetensors", "pandas"),
         by_device={"cpu": "--device cpu --precision fp32 --model small --batch-size 8 --workers 1"},
         repository="mlfoundations/open_clip",
@@ -336,7 +360,7 @@ PROGRAMS = [
         repository="lucidrains/x-transformers",
         make=reads.enwik8_untracked,
         prints="training loss: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="x-transformers-copy",
@@ -360,6 +384,7 @@ PROGRAMS = [
         name="unet",
         words=("train.py", "--epochs", "1000"),
         needs=(*_VISION_NEEDS, "tqdm"),
+        by_device={"cpu": "--scale 0.25"},
         repository="milesial/Pytorch-UNet",
         make=reads.pictures_and_masks,
         prints=r"loss \(batch\)=",
@@ -380,7 +405,7 @@ PROGRAMS = [
         name="mnist-rnn",
         words=("main.py", "--epochs", "1000"),
         needs=_VISION_NEEDS,
-        by_device={"cuda": "--accel"},
+        by_device={"cuda": "--accel", "cpu": "--batch-size 16"},
         repository="pytorch/examples",
         part="mnist_rnn",
         make=reads.digits,
@@ -412,27 +437,38 @@ PROGRAMS = [
         name="super-resolution",
         words=("main.py", "--upscale_factor", "3", "--nEpochs", "1000"),
         needs=(*_VISION_NEEDS, "six"),
-        by_device={"cuda": "--accel", "cpu": "--batchSize 4 --threads 1"},
+        by_device={"cuda": "--accel", "cpu": "--batchSize 1 --threads 1"},
         repository="pytorch/examples",
         part="super_resolution",
         make=reads.pictures_of_bsds,
         prints="Loss: ",
-        hand_settings=(TF32, _BF16, _WORKERS, PINNED, _FUSED, "loader.persistent_workers=true"),
+        hand_settings=(TF32, BF16, _WORKERS, PINNED, _FUSED, "loader.persistent_workers=true"),
     ),
     Published(
         name="gat",
         words=("main.py", "--epochs", "1000000"),
+        by_device={"cpu": "--hidden-dim 8 --num-heads 1"},
         needs=("torch", "numpy", "requests"),
         repository="pytorch/examples",
         part="gat",
         make=reads.citations,
         prints="loss_train: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _FUSED),
+        hand_settings=(TF32, BF16, _COMPILE, _FUSED),
     ),
     Published(
         name="fast-neural-style",
-        words=("neural_style/neural_style.py", "train", "--dataset", "classes/train", "--style-image",
-               "style.jpg", "--save-model-dir", "out", "--epochs", "1000"),
+        words=(
+            "neural_style/neural_style.py",
+            "train",
+            "--dataset",
+            "classes/train",
+            "--style-image",
+            "style.jpg",
+            "--save-model-dir",
+            "out",
+            "--epochs",
+            "1000",
+        ),
         needs=_VISION_NEEDS,
         by_device={"cuda": "--accel", "cpu": "--batch-size 1 --image-size 64"},
         repository="pytorch/examples",
@@ -440,7 +476,7 @@ PROGRAMS = [
         make=reads.style,
         env={"TORCH_HOME": "torch_home"},
         prints="total: ",
-        hand_settings=(TF32, _BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
+        hand_settings=(TF32, BF16, _COMPILE, _WORKERS, PINNED, _FUSED, _CHANNELS_LAST),
     ),
     *_of_torchbench(),
 ]

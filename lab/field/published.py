@@ -18,7 +18,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from lab.field import losses, peers
 from lab.field.sources import SOURCES
 from lab.tuning.programs import Arms, Program
 
@@ -26,8 +28,8 @@ TUNE_S = 180.0
 HAND = "hand"
 """The placeholder of the words that one arm has and the other has not."""
 DEVICES = ("cuda", "cpu")
-PINNED, TF32 = "loader.pin_memory=true", "matmul.fp32_precision=high"
-_FOR_A_GPU = (PINNED, TF32)
+PINNED, TF32, BF16 = "loader.pin_memory=true", "matmul.fp32_precision=high", "precision.autocast=bf16"
+_FOR_A_GPU = (PINNED, TF32, BF16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,11 @@ class Published(Program):
     sources: Path = Path()
     device: str = "cpu"
 
+    def __post_init__(self) -> None:
+        takes_script = self.script and not self.words[0].startswith("-")
+        cannot = peers.CANNOT | ({} if takes_script else {"traceml": peers.NO_SCRIPT})
+        object.__setattr__(self, "cannot", cannot)
+
     @property
     def source(self) -> Path:
         return SOURCES[self.repository].folder(self.sources) / self.part
@@ -85,7 +92,7 @@ class Published(Program):
 
     @property
     def _settings(self) -> list[str]:
-        """Pinned memory and the rounding of float32 are for a GPU: the first is refused without one."""
+        """Pinned memory is refused without a GPU, and of 16 bits few CPUs are faster."""
         return [one for one in self.hand_settings if self.device == "cuda" or one not in _FOR_A_GPU]
 
     def arms(self, words: str, device: str) -> Arms:
@@ -95,11 +102,18 @@ class Published(Program):
         line = f"exec {shlex.join(self.command(device))} {{{HAND}}}"
         return Arms(["sh", "-c", line], [f"arg.{HAND}="], [*self._settings, f"arg.{HAND}={self.hand_words}"])
 
+    def peer(self, tool: str, device: str, budget_s: float, out: Path) -> list[str]:
+        asked = [sys.executable, str(Path(peers.__file__).absolute()), tool]
+        return [*asked, "--budget-s", f"{budget_s:.0f}", "--out", str(out), "--", *self.command(device)]
+
+    def results(self, comparison: Mapping[str, Any], records: Path) -> dict[str, Any]:
+        return losses.compared(comparison, records, self.prints) if self.prints else {}
+
     def environment(self) -> dict[str, str]:
         """Ours, with the folders of its modules; without a GPU where it is to run on a CPU."""
         ours = super().environment()
         if self.path:
-            known = [os.path.abspath(one) for one in ours.get("PYTHONPATH", "").split(os.pathsep) if one]
+            known = [str(Path(one).absolute()) for one in ours.get("PYTHONPATH", "").split(os.pathsep) if one]
             ours["PYTHONPATH"] = os.pathsep.join([*known, *self.path])
         return ours | ({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {})
 

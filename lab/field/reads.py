@@ -1,5 +1,5 @@
-"""What the published programs read, made up: of the sizes that the real data have, in the formats that they ask
-for.
+"""What the published programs read, made up: of the sizes that the real data have, in the formats that they
+ask for.
 
 Each function fills the folder that a program is started in, for a device: on a CPU there is less.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lab.tuning.programs import photographs
@@ -151,7 +151,10 @@ def citations(folder: Path, device: str) -> None:
     words = (rng.random((2708, 1433)) < 0.013).astype(int)
     words[:, 0] = 1
     kinds = rng.integers(0, 7, 2708)
-    rows = (f"{n} {' '.join(map(str, row))} kind{kind}" for n, (row, kind) in enumerate(zip(words, kinds, strict=True)))
+    rows = (
+        f"{n} {' '.join(map(str, row))} kind{kind}"
+        for n, (row, kind) in enumerate(zip(words, kinds, strict=True))
+    )
     (folder / "cora" / "cora.content").write_text("\n".join(rows) + "\n")
     pairs = rng.integers(0, 2708, (5429, 2))
     (folder / "cora" / "cora.cites").write_text("".join(f"{one} {other}\n" for one, other in pairs))
@@ -184,12 +187,14 @@ def pictures_and_masks(folder: Path, device: str) -> None:
         coarse = Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8))
         coarse.resize(size, Image.Resampling.BICUBIC).save(folder / "data" / "imgs" / f"{number:03}.jpg")
         inside = Image.fromarray((rng.random((4, 6)) < 0.5).astype(np.uint8))
-        inside.resize(size, Image.Resampling.NEAREST).save(folder / "data" / "masks" / f"{number:03}_mask.gif")
+        inside.resize(size, Image.Resampling.NEAREST).save(
+            folder / "data" / "masks" / f"{number:03}_mask.gif"
+        )
     no_tracker(folder, device)
 
 
 def no_tracker(folder: Path, device: str) -> None:
-    """A module `wandb` that takes what it is told and keeps nothing: the real one is 20 MB, and switched off."""
+    """A module `wandb` that keeps nothing of what it is told: the real one is 20 MB, and switched off."""
     (folder / "wandb.py").write_text(
         "class _Quiet:\n"
         "    def __call__(self, *words, **named):\n        return self\n\n"
@@ -211,7 +216,8 @@ def diffusion(folder: Path, device: str) -> None:
         "from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet\n\n"
         "if __name__ == '__main__':\n"
         f"    model = Unet(dim={dim}, dim_mults=(1, 2, 4, 8), flash_attn={device == 'cuda'})\n"
-        f"    diffusion = GaussianDiffusion(model, image_size={size}, timesteps=1000, sampling_timesteps=250)\n"
+        f"    diffusion = GaussianDiffusion(model, image_size={size}, timesteps=1000,\n"
+        "                                  sampling_timesteps=250)\n"
         f"    trainer = Trainer(diffusion, 'pictures', train_batch_size={batch}, train_lr=8e-5,\n"
         "                      train_num_steps=700000, gradient_accumulate_every=2, ema_decay=0.995,\n"
         "                      amp=True, calculate_fid=False)\n"
@@ -223,29 +229,31 @@ def style(folder: Path, device: str) -> None:
     """Pictures in classes, one in the style to take over, and weights of VGG-16 that nobody trained."""
     classes_of_pictures(folder, device)
     os.link(folder / "pictures" / "000.jpg", folder / "style.jpg")
-    weights(folder, "vgg16", "vgg16-397923af.pth")
+    weights(folder, "vgg16")
 
 
-def weights(folder: Path, model: str, file: str) -> None:
+CHECKPOINTS = {
+    "alexnet": "alexnet-owt-7be5be79.pth",
+    "vgg16": "vgg16-397923af.pth",
+    "resnet50": "resnet50-0676ba61.pth",
+    "mobilenet_v2": "mobilenet_v2-b0353104.pth",
+    "squeezenet1_1": "squeezenet1_1-b8a52dc0.pth",
+}
+"""By model of torchvision, the file of the weights that programs ask for."""
+
+
+def weights(folder: Path, model: str) -> None:
     """A checkpoint of torchvision's where torch looks for it before it would download it."""
     import torch
     import torchvision
 
     there = folder / "torch_home" / "hub" / "checkpoints"
     there.mkdir(parents=True, exist_ok=True)
-    torch.save(getattr(torchvision.models, model)().state_dict(), there / file)
+    torch.save(getattr(torchvision.models, model)().state_dict(), there / CHECKPOINTS[model])
 
 
-def checkpoints_of_torchvision(folder: Path, device: str) -> None:
-    """Of the models that TorchBench takes from torchvision."""
-    for model, file in (
-        ("alexnet", "alexnet-owt-7be5be79.pth"),
-        ("vgg16", "vgg16-397923af.pth"),
-        ("resnet50", "resnet50-0676ba61.pth"),
-        ("mobilenet_v2", "mobilenet_v2-b0353104.pth"),
-        ("squeezenet1_1", "squeezenet1_1-b8a52dc0.pth"),
-    ):
-        weights(folder, model, file)
+def weights_of(model: str) -> Callable[[Path, str], None]:
+    return lambda folder, device: weights(folder, model)
 
 
 def digits_and_results(folder: Path, device: str) -> None:

@@ -73,26 +73,26 @@ def share_of_gain(row: Row) -> float | None:
 
 
 def summary(rows: list[Row]) -> Row:
-    """Counts and medians of the bars that the field has."""
-    tuned = [row for row in rows if is_done(row.get("tune"))]
-    gains = [row for row in rows if (hands_gain(row) or 0.0) >= GAIN and is_done(row.get("tune"))]
-    proved = [row for row in gains if row["tune"]["recipe"]]
+    """Counts and medians of the bars that the field has. A tune that failed has no recipe, where a hand
+    gains."""
+    asked = [row for row in rows if row.get("tune")]
+    tuned = [row for row in asked if is_done(row["tune"])]
+    gains = [row for row in asked if (hands_gain(row) or 0.0) >= GAIN]
     shares = [share for row in gains if (share := share_of_speed(row)) is not None]
-    verified = [row["verify"] for row in tuned if is_done(row.get("verify")) and "comparison" not in row]
-    outcomes = [one["outcome"] for one in verified if one["outcome"] in ("met", "not-met", "undecided")]
-    slower = [row["program"] for row in tuned if (row.get("verify") or {}).get("verdict") == "slower"]
+    outcomes = [row["verify"]["outcome"] for row in tuned if is_done(row.get("verify"))]
+    outcomes = [outcome for outcome in outcomes if outcome in ("met", "not-met", "undecided")]
     return {
         "programs": len(rows),
         "tuned": len(tuned),
+        "failed": len(asked) - len(tuned),
         "with_a_recipe": sum(bool(row["tune"]["recipe"]) for row in tuned),
         "hand_gains": len(gains),
-        "recipe_where_hand_gains": len(proved),
+        "recipe_where_hand_gains": sum(bool(row["tune"].get("recipe")) for row in gains),
         "median_share_of_hand": statistics.median(shares) if shares else None,
         "least_share_of_hand": min(shares) if shares else None,
         "verified": len(outcomes),
         "met": outcomes.count("met"),
-        "slower": slower,
-        **{f"median_s_to_{name}": _median_s(tuned, name) for name in ("diagnosis", "in_process", "recipe")},
+        **{f"median_s_to_{name}": _median_s(tuned, name) for name in ("diagnosis", "proof", "recipe")},
     }
 
 
@@ -102,7 +102,16 @@ def _median_s(rows: list[Row], moment: str) -> float | None:
 
 
 def show(result: dict[str, Any]) -> None:
-    heads = ("program", "s to diagnosis", "to first proof", "to recipe", "stated", "verified", "hand", "share")
+    heads = (
+        "program",
+        "s to diagnosis",
+        "to first proof",
+        "to recipe",
+        "stated",
+        "verified",
+        "hand",
+        "share",
+    )
     print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for row in sorted(result.get("programs", []), key=lambda row: row["program"]):
         print(f"| {' | '.join(cells(row))} |")
@@ -114,13 +123,20 @@ def cells(row: Row) -> list[str]:
     tune = row.get("tune")
     if not is_done(tune):
         why = f"without {', '.join(row['left_out'])}" if row.get("left_out") else ""
-        return [row["program"], *[""] * 3, f"failed: {last_line(tune['failed'])}" if tune else why, "", "", ""]
+        return [
+            row["program"],
+            *[""] * 3,
+            f"failed: {reason_of(tune['failed'])}" if tune else why,
+            "",
+            "",
+            "",
+        ]
     at_s = tune["moments_s"]
     stated = ratio(tune["stated"], tune["ci"]) if tune["recipe"] else f"nothing: {tune['verdict']}"
     share = share_of_speed(row)
     return [
         row["program"],
-        *(f"{at_s[name]:.0f}" if name in at_s else "-" for name in ("diagnosis", "in_process", "recipe")),
+        *(f"{at_s[name]:.0f}" if name in at_s else "-" for name in ("diagnosis", "proof", "recipe")),
         stated,
         told_pairs(row.get("verify")),
         told_pairs(row.get("hand")),
@@ -133,13 +149,15 @@ def told_pairs(row: Row | None) -> str:
     if row is None:
         return ""
     if "failed" in row:
-        return f"failed: {last_line(row['failed'])}"
+        return f"failed: {reason_of(row['failed'])}"
     if "speedup" not in row:
         return "as published" if row.get("as") else "-"
     mark = {"undecided": "~", "same": "="}.get(row.get("verdict") or "", "")
     return mark + ratio(row["speedup"], row["ci"])
 
 
-def last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][-120:] if lines else ""
+def reason_of(text: str) -> str:
+    """The line of a failure that says why: dynotune's error, else the last."""
+    lines = text.strip().splitlines() or [""]
+    told = next((line.partition("error: ")[2] for line in lines if "error: " in line), lines[-1])
+    return told[:160]

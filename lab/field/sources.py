@@ -42,44 +42,100 @@ class Source:
 _EXAMPLES = ("dcgan", "fast_neural_style", "gat", "imagenet", "mnist", "mnist_rnn", "siamese_network",
              "super_resolution", "vae", "word_language_model", "distributed/minGPT-ddp")  # fmt: skip
 _TORCHBENCH_MODELS = (
-    "BERT_pytorch", "LearningToPaint", "alexnet", "basic_gnn_gcn", "dcgan", "functorch_dp_cifar10", "hf_Bert",
-    "hf_GPT2", "lennard_jones", "mobilenet_v2", "nvidia_deeprecommender", "phlippe_resnet", "pytorch_unet",
-    "resnet50", "squeezenet1_1", "vgg16",
-)  # fmt: skip
+    "BERT_pytorch",
+    "LearningToPaint",
+    "alexnet",
+    "basic_gnn_gcn",
+    "dcgan",
+    "functorch_dp_cifar10",
+    "hf_Bert",
+    "hf_GPT2",
+    "lennard_jones",
+    "mobilenet_v2",
+    "nvidia_deeprecommender",
+    "phlippe_resnet",
+    "pytorch_unet",
+    "resnet50",
+    "squeezenet1_1",
+    "vgg16",
+)
 SOURCES = {
     source.repository: source
     for source in (
-        Source("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291",
-               ("train.py", "model.py", "configurator.py", "config", "LICENSE")),
-        Source("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26",
-               ("mingpt", "projects", "LICENSE")),
-        Source("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad116258398d4",
-               ("makemore.py", "names.txt", "LICENSE")),
-        Source("karpathy/ng-video-lecture", "52201428ed7b46804849dea0b3ccf0de9df1a5c3",
-               ("bigram.py", "gpt.py")),
-        Source("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8", (*_EXAMPLES, "LICENSE"),
-               ("fast_neural_style/images", "word_language_model/data", "distributed/minGPT-ddp/mingpt/data")),
-        Source("pytorch/benchmark", "0e83c440a51cd63464fee34724d01b7c814ce39b",
-               ("run.py", "utils", "LICENSE", "torchbenchmark/__init__.py", "torchbenchmark/tasks.py",
-                "torchbenchmark/e2e.py", "torchbenchmark/util", "torchbenchmark/_components",
-                "torchbenchmark/e2e_models", "torchbenchmark/models/__init__.py",
+        Source(
+            "karpathy/nanoGPT",
+            "3adf61e154c3fe3fca428ad6bc3818b27a3b8291",
+            ("train.py", "model.py", "configurator.py", "config", "LICENSE"),
+        ),
+        Source(
+            "karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26", ("mingpt", "projects", "LICENSE")
+        ),
+        Source(
+            "karpathy/makemore",
+            "988aa59e4d8fefa526d06f3b453ad116258398d4",
+            ("makemore.py", "names.txt", "LICENSE"),
+        ),
+        Source(
+            "karpathy/ng-video-lecture", "52201428ed7b46804849dea0b3ccf0de9df1a5c3", ("bigram.py", "gpt.py")
+        ),
+        Source(
+            "pytorch/examples",
+            "77f55b912142e11fcfdf5b530231fb9c52f181e8",
+            (*_EXAMPLES, "LICENSE"),
+            ("fast_neural_style/images", "word_language_model/data", "distributed/minGPT-ddp/mingpt/data"),
+        ),
+        Source(
+            "pytorch/benchmark",
+            "0e83c440a51cd63464fee34724d01b7c814ce39b",
+            (
+                "run.py",
+                "utils",
+                "LICENSE",
+                "torchbenchmark/__init__.py",
+                "torchbenchmark/tasks.py",
+                "torchbenchmark/e2e.py",
+                "torchbenchmark/util",
+                "torchbenchmark/_components",
+                "torchbenchmark/e2e_models",
+                "torchbenchmark/models/__init__.py",
                 "torchbenchmark/canary_models/__init__.py",
-                *(f"torchbenchmark/models/{model}" for model in _TORCHBENCH_MODELS))),
+                *(f"torchbenchmark/models/{model}" for model in _TORCHBENCH_MODELS),
+            ),
+        ),
         Source("mlfoundations/open_clip", "89fb801f1e6087880e951fc8354b8a2077b79c6d", ("src", "LICENSE")),
-        Source("KellerJordan/cifar10-airbench", "f1c599c4af24aca803e3e65a6a7e52a502e09d0e",
-               ("legacy", "airbench94_muon.py", "LICENSE")),
-        Source("lucidrains/x-transformers", "9252ed7838021ee61e6c5be0930b3a9a88efdf06",
-               ("x_transformers", "train_enwik8.py", "train_copy.py", "LICENSE")),
-        Source("lucidrains/denoising-diffusion-pytorch", "faed4db28e724735323fa91c70aa9b28a6e1cbac",
-               ("denoising_diffusion_pytorch", "LICENSE")),
-        Source("milesial/Pytorch-UNet", "21d7850f2af30a9695bbeea75f3136aa538cfc4a",
-               ("train.py", "evaluate.py", "unet", "utils", "LICENSE")),
-        Source("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d", ("train.py", "timm", "LICENSE")),
+        Source(
+            "KellerJordan/cifar10-airbench",
+            "f1c599c4af24aca803e3e65a6a7e52a502e09d0e",
+            ("legacy", "airbench94_muon.py", "LICENSE"),
+        ),
+        Source(
+            "lucidrains/x-transformers",
+            "9252ed7838021ee61e6c5be0930b3a9a88efdf06",
+            ("x_transformers", "train_enwik8.py", "train_copy.py", "LICENSE"),
+        ),
+        Source(
+            "lucidrains/denoising-diffusion-pytorch",
+            "faed4db28e724735323fa91c70aa9b28a6e1cbac",
+            ("denoising_diffusion_pytorch", "LICENSE"),
+        ),
+        Source(
+            "milesial/Pytorch-UNet",
+            "21d7850f2af30a9695bbeea75f3136aa538cfc4a",
+            ("train.py", "evaluate.py", "unet", "utils", "LICENSE"),
+        ),
+        Source(
+            "huggingface/pytorch-image-models",
+            "aa4b5850c1543fa488abf260f18390eda46cf85d",
+            ("train.py", "timm", "LICENSE"),
+        ),
         Source("huggingface/transformers", "v5.17.0", ("examples/pytorch/language-modeling", "LICENSE")),
-        Source("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414",
-               ("examples/pytorch/domain_templates", "LICENSE")),
+        Source(
+            "Lightning-AI/pytorch-lightning",
+            "7f0c3436cd3f6ad3753125672024fc415cbcb414",
+            ("examples/pytorch/domain_templates", "LICENSE"),
+        ),
     )
-}  # fmt: skip
+}
 
 
 def export(source: Source, sources: Path, mirror: Path | None) -> str | None:

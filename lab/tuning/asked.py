@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,8 +34,12 @@ def in_lanes(num: int, begin: Sequence[str], words: Sequence[str]) -> None:
         mine = [*words, "--lanes", "1", "--lane", f"{lane}/{num}", "--no-lock"]
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(lane)}
         running.append(subprocess.Popen(["taskset", "-c", cores, sys.executable, *begin, *mine], env=env))
-    for process in running:
-        process.wait()
+    try:
+        for process in running:
+            process.wait()
+    finally:
+        for process in running:
+            process.terminate()
 
 
 def options(about: str | None, kinds: Sequence[str], work: str) -> argparse.ArgumentParser:
@@ -50,11 +55,17 @@ def options(about: str | None, kinds: Sequence[str], work: str) -> argparse.Argu
         "--until-s", type=float, default=math.inf, help="begin nothing that would end after so many seconds"
     )
     parser.add_argument("--tune-s", type=float, help="budget of each tune, in place of the program's")
+    parser.add_argument("--pairs-s", type=float, help="most seconds of each comparison in fresh pairs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / work)
     parser.add_argument("--keep", type=Path, help="folder for each study, its recipe and its report")
     parser.add_argument("--no-lock", action="store_true")
     return parser
+
+
+def end_whole() -> None:
+    """Let a termination end what runs, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def in_this_lane(programs: Sequence[Taken], given: argparse.Namespace) -> list[Taken]:

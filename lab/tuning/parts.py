@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,25 +17,26 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lab.provenance import without_places
-from lab.tuning.programs import HERE, Program, folder_of, spelled
+from lab.tuning.programs import Program, folder_of, spelled
 
 Row = dict[str, Any]
 KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")
-PEERS = ("autotune", "slowai")
+PEERS = ("autotune", "slowai", "train-doctor", "traceml", "aitune")
 DYNOTUNE = [sys.executable, "-m", "dynotune"]
 PAIRS = {"verify": 8, "hand": 6, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
 """At most: what is clear after the first look, at 4 pairs, takes no more."""
 FIRST_LOOK = 4
+LEAST_PAIRS = 3
 SLACK = 3.0
 """Of an estimate, where there is time: the other arm may be slower, or compile."""
 PILOT_RUNS = 3.0
 """Of both arms of a comparison: first runs are longer, by cold caches and compilation."""
 PEER_S = {"cuda": {"autotune": 120, "slowai": 150}, "cpu": {"autotune": 25, "slowai": 240}}
 GRACE_S = 45.0
-HEARD_EVERY_S = 0.1
+HEARD_EVERY_S = 0.25
 AS_WRITTEN = ""
 
 
@@ -45,6 +47,8 @@ class Setup:
     Args:
         keep: folder for what a study leaves behind, and what it said when; None to keep nothing.
         tune_s, blocks: budget of each tune, runs of each arm of a table, in place of the usual ones.
+        pairs_s: most seconds of each comparison in fresh pairs, or as many as three pairs take; None for as
+            long as there is time.
     """
 
     device: str
@@ -53,6 +57,7 @@ class Setup:
     lock: bool = True
     tune_s: float | None = None
     blocks: int | None = None
+    pairs_s: float | None = None
 
 
 # What is to be done
@@ -61,7 +66,7 @@ class Setup:
 def estimate_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
     """Most seconds that a part takes: of what it is given, or of the longest runs that it may make."""
     if kind in PEERS:
-        return float(PEER_S[setup.device][kind]) + (30 if kind == "autotune" else 0)
+        return peer_budget_s(kind, program, setup) + (30 if kind == "autotune" else 0)
     if kind == "tune":
         return tune_budget_s(program, setup) + 1.5 * run_s(program, rows, setup.device)
     return _pairs_s(PAIRS[kind], program, rows, setup)
@@ -75,11 +80,24 @@ def least_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) 
 
 
 def _pairs_s(num_pairs: int, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
-    return (2 * num_pairs + PILOT_RUNS) * run_s(program, rows, setup.device)
+    wanted_s = (2 * num_pairs + PILOT_RUNS) * run_s(program, rows, setup.device)
+    return min(wanted_s, _longest_s(program, rows, setup))
+
+
+def _longest_s(program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
+    """Of a comparison in fresh pairs; in less than three pairs take it begins none."""
+    if setup.pairs_s is None:
+        return math.inf
+    return max(setup.pairs_s, (2 * LEAST_PAIRS + PILOT_RUNS) * run_s(program, rows, setup.device))
 
 
 def tune_budget_s(program: Program, setup: Setup) -> float:
     return setup.tune_s or program.tune_s[setup.device]
+
+
+def peer_budget_s(tool: str, program: Program, setup: Setup) -> float:
+    """As much as a tune has, but for the two that are asked for less."""
+    return float(PEER_S[setup.device].get(tool, tune_budget_s(program, setup)))
 
 
 def run_s(program: Program, rows: Mapping[str, Row], device: str) -> float:
@@ -139,7 +157,8 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_
     # The pictures are made in no one's time.
     folder = folder_of(program, setup.work)
     planned_s = estimate_s(kind, program, rows, setup)
-    limit_s = (min(SLACK * planned_s, left_s) if kind in PAIRS else planned_s) + GRACE_S
+    longest_s = min(SLACK * planned_s, left_s, _longest_s(program, rows, setup))
+    limit_s = (longest_s if kind in PAIRS else planned_s) + GRACE_S
     if kind in PEERS:
         row = _peer(kind, program, folder, setup, limit_s)
     elif kind == "tune":
@@ -154,7 +173,7 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_
 
 
 def _tune(program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
-    words = ["tune", "--allow", "numerics", "--budget", f"{tune_budget_s(program, setup):.0f}s"]
+    words = ["tune", "--budget", f"{tune_budget_s(program, setup):.0f}s"]
     return tuned(words, program, folder, setup, limit_s)
 
 
@@ -165,7 +184,10 @@ def tuned(
     with tempfile.TemporaryDirectory() as there:
         recipe, study, report = (Path(there) / file for file in ("recipe.toml", "study.json", "report.html"))
         ours = [*words, "--output", str(recipe), "--json", str(study), "--report", str(report)]
-        moments = Moments()
+        records = _records(setup, program)
+        # What an earlier try left behind would help this one.
+        shutil.rmtree(records, ignore_errors=True)
+        moments = Moments(records)
         ran = _dynotune(ours, program, folder, setup, limit_s, hear=moments.hear)
         if setup.keep is not None:
             (setup.keep / f"{name or program.name}-output.txt").write_text(moments.log)
@@ -189,24 +211,38 @@ def tuned(
 
 
 class Moments:
-    """When a tune said what, in seconds since it was started: a study does not keep all of that."""
+    """When a tune knew what, in seconds since it was started, by the study that it writes as it goes.
 
-    _BEGINS: ClassVar = {"in_process": "Within one process,", "recipe": "Recipe:", "report": "Report:"}
+    Args:
+        records: folder of the tune's records, in which no other study is.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, records: Path) -> None:
         self.log = ""
+        self._records = records
         self._at_s: dict[str, float] = {}
-        self._is_next = False
+        self._seen_ns = 0
 
-    def hear(self, at_s: float, line: str) -> None:
-        self.log += f"{at_s:6.1f} {line}\n"
-        if self._is_next and not line.startswith("warning:"):
-            # The verdict of the diagnosis has no beginning of its own to be told by.
-            self._at_s.setdefault("diagnosis", round(at_s, 1))
-            self._is_next = False
-        self._is_next |= "First, what holds the command up." in line
-        for name, begin in self._BEGINS.items():
-            if line.startswith(begin):
+    def hear(self, at_s: float, lines: Sequence[str]) -> None:
+        """Take what the tune printed since the last call, and look at its study if that changed."""
+        self.log += "".join(f"{at_s:6.1f} {line}\n" for line in lines)
+        for file in self._records.glob("*/study.json"):
+            with contextlib.suppress(OSError, ValueError):
+                changed_ns = file.stat().st_mtime_ns
+                if changed_ns != self._seen_ns:
+                    self._seen_ns = changed_ns
+                    self.look(at_s, json.loads(file.read_text()))
+
+    def look(self, at_s: float, study: Row) -> None:
+        """Note what a study knows at a time."""
+        knows = {
+            "diagnosis": "verdict" in study["diagnosis"],
+            "proof": any(one["verdict"] == "faster" for one in study["within"]) or bool(study["recipe"]),
+            "recipe": bool(study["recipe"]),
+            "end": study["finished"],
+        }
+        for name, known in knows.items():
+            if known:
                 self._at_s.setdefault(name, round(at_s, 1))
 
     def told(self) -> dict[str, float]:
@@ -279,7 +315,8 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
             return ran
         found = json.loads(out.read_text())
     told = {key: found[key] for key in ("outcome", "reason", "stated", "stated_ci", "differs")}
-    return {**told, **of_comparison(found["comparison"])}
+    compared = found["comparison"]
+    return {**told, **of_comparison(compared), **program.results(compared, _records(setup, program))}
 
 
 def _against(
@@ -319,7 +356,8 @@ def _pairs(
         ran = _dynotune(ours, program, folder, setup, limit_s, command=command)
         if not out.is_file():
             return ran
-        return of_comparison(json.loads(out.read_text()))
+        found = json.loads(out.read_text())
+    return {**of_comparison(found), **program.results(found, _records(setup, program))}
 
 
 def of_comparison(comparison: Row) -> Row:
@@ -337,20 +375,10 @@ def of_comparison(comparison: Row) -> Row:
 
 
 def _peer(tool: str, program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
-    size = "large" if setup.device == "cuda" else "small"
+    budget_s = peer_budget_s(tool, program, setup)
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "chosen.json"
-        words = [
-            sys.executable,
-            str(HERE / "peers.py"),
-            tool,
-            program.net,
-            "--size",
-            size,
-            "--device",
-            setup.device,
-        ]
-        words += ["--budget-s", str(PEER_S[setup.device]["autotune"]), "--out", str(out)]
+        words = program.peer(tool, setup.device, budget_s, out)
         ran = run_within(limit_s, words, folder, program.environment())
         if not out.is_file():
             # It had its time: that is its answer, and it is not asked again.
@@ -366,18 +394,23 @@ def _dynotune(
     limit_s: float,
     *,
     command: Sequence[str] = (),
-    hear: Callable[[float, str], None] | None = None,
+    hear: Callable[[float, Sequence[str]], None] | None = None,
 ) -> Row:
     """`command`: in place of the program's."""
     ours = [
         *DYNOTUNE,
         *words,
         "--run-dir",
-        str(setup.work / "records"),
+        str(_records(setup, program)),
         *([] if setup.lock else ["--no-lock"]),
     ]
     whole = [*ours, "--", *(command or program.command(setup.device))]
     return run_within(limit_s, whole, folder, program.environment(), hear=hear)
+
+
+def _records(setup: Setup, program: Program) -> Path:
+    """Folder of the records of a program's runs."""
+    return setup.work / "records" / program.name
 
 
 def run_within(
@@ -388,12 +421,12 @@ def run_within(
     *,
     patience_s: float = 20.0,
     say: Callable[[str], None] = lambda text: None,
-    hear: Callable[[float, str], None] | None = None,
+    hear: Callable[[float, Sequence[str]], None] | None = None,
 ) -> Row:
     """Run a command for at most so long; `failed` says how it ended where nothing came of it.
 
     Args:
-        hear: is told each line soon after it was written, and at how many seconds since the start.
+        hear: is told every HEARD_EVERY_S which lines were written, at how many seconds since the start.
     """
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -415,7 +448,10 @@ def run_within(
 
 
 def _wait(
-    process: subprocess.Popen[bytes], limit_s: float, said: int, hear: Callable[[float, str], None] | None
+    process: subprocess.Popen[bytes],
+    limit_s: float,
+    said: int,
+    hear: Callable[[float, Sequence[str]], None] | None,
 ) -> None:
     """Raises TimeoutExpired. `said`: the open file that it writes to."""
     if hear is None:
@@ -425,11 +461,12 @@ def _wait(
     while True:
         ended = process.poll() is not None
         at_s = time.monotonic() - began_s
+        whole: list[str] = []
         while data := os.pread(said, 1 << 16, read_to):
             read_to += len(data)
             *lines, partial = (partial + data).split(b"\n")
-            for line in lines:
-                hear(at_s, line.decode(errors="replace"))
+            whole += [line.decode(errors="replace") for line in lines]
+        hear(at_s, whole)
         if ended:
             return
         if at_s > limit_s:
@@ -438,8 +475,9 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """With its children. First as Ctrl-C does: dynotune then ends what it runs, and leaves nothing behind."""
-    for number in (signal.SIGINT, signal.SIGKILL):
+    """With its children. First as Ctrl-C does: dynotune then ends what it runs, and leaves nothing behind. It
+    does so when terminated too, where a shell began this in the background and Ctrl-C is ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):

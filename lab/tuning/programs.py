@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lab.provenance import without_places
 from lab.yolo import OFFLINE
@@ -80,6 +80,22 @@ class Program:
     def arms(self, words: str, device: str) -> Arms:
         """Of a comparison with what `words` say."""
         return Arms(self.command(device), [], [f"{AS}={words}"])
+
+    def peer(self, tool: str, device: str, budget_s: float, out: Path) -> list[str]:
+        """The command that asks another tool, and writes what it chose into a file."""
+        size = "large" if device == "cuda" else "small"
+        asked = [tool, self.net, "--size", size, "--device", device]
+        return [
+            sys.executable, str(HERE / "peers.py"), *asked, "--budget-s", f"{budget_s:.0f}", "--out", str(out)
+        ]  # fmt: skip
+
+    def results(self, comparison: Mapping[str, Any], records: Path) -> dict[str, Any]:
+        """What the arms of a comparison computed, as far as the program says so.
+
+        Args:
+            records: folder of the records that the comparison's pairs name.
+        """
+        return {}
 
     def environment(self) -> dict[str, str]:
         """Ours, without what would change how the program runs.

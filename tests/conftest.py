@@ -34,7 +34,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.dont_write_bytecode = False
 
 # What is imported and collected stays to the end: looking through it for garbage takes a third of the
-# collection, and part of each later search.
+# collection.
 gc.disable()
 
 # Names the interpreter that programs under test are run by; the interpreter of the tests if it is unset.
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
+    """Not frozen: the agent looks for functions among all objects, and does not see those that are."""
     gc.enable()
 
 

@@ -28,6 +28,8 @@ QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock")
 
 # Without an optimizer: torch imports its compiler for the first one.
 STEPS = """
+import gc
+gc.disable()
 import time, torch
 net = torch.nn.Linear(8, 8)
 def step():

@@ -46,6 +46,7 @@ with open_store(url, print, lease_s=5.0) as store:
                 time.sleep(1000)
             trial = Trial(arm="", phase="prune", block=block.number, ended="measured", value=1.0, run=store.me)
             store.give(id_, BlockResult(trials=[trial]))
+        time.sleep(0.01)  # between two looks
         known = store.study("s")
 """  # noqa: E501
 

@@ -85,7 +85,7 @@ def _run(folder, fork, python, program, settings, env=None, facts=None, torch=Tr
     }
     (folder / "program.py").write_text(dedent(program))
     (folder / "job.json").write_text(json.dumps(job))
-    if torch and planned is None and child_env == inherited:
+    if torch and child_env == inherited:
         done = fork(folder / "job.json")
     else:
         done = _start(python, folder / "job.json", child_env)

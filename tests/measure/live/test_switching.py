@@ -38,6 +38,8 @@ TIMED = SimpleNamespace(records=lambda: [SimpleNamespace(last=lambda kind: kind 
 
 # Without an optimizer where that is not the subject: torch imports its compiler for the first one.
 TRAIN = """
+import gc
+gc.disable()
 import torch
 torch.manual_seed(0)
 class Model(torch.nn.Module):
@@ -499,6 +501,8 @@ def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(
 
 
 ALL_KINDS = """
+import gc
+gc.disable()
 import torch
 from torch.utils.data import DataLoader
 torch.manual_seed(0)
@@ -512,6 +516,8 @@ for images in DataLoader(torch.randn(3_000_000, 1).expand(-1, 3 * 64), batch_siz
     optimizer.zero_grad()
 """  # noqa: E501
 SERVES = """
+import gc
+gc.disable()
 import sys, torch, types
 def quantize_(model, config, filter_fn):
     for name, layer in model.named_modules():

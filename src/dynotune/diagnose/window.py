@@ -235,7 +235,8 @@ class PlainWindow:
     def _state(self, record: Record) -> ProcessState:
         """Return the state of one process, with the times that its workers reported for making batches."""
         outcome = self.outcome
-        found = state_of_process(record, outcome.launched_s, steady=self._runner.steady)
+        others = [one for one in outcome.all_records if one is not record]
+        found = state_of_process(record, outcome.launched_s, steady=self._runner.steady, others=others)
         # A program that replaces itself (exec) has several records under one process id.
         timed = (each.window for each in outcome.run.processes if each.pid == record.pid)
         window = next((window for window in timed if window is not None), None)

@@ -111,6 +111,18 @@ def test_a_state_that_says_nothing_is_unknown_and_not_empty():
     assert found.timing.time_to_first_step_s == pytest.approx(1.1)
 
 
+def parsed(made, value):
+    option = {"name": "batch_size", "words": ["--batch-size"], "value": value, "default": "8"}
+    return take(made, {"event": "options", "parser": "argparse", "options": [option]})
+
+
+def test_options_are_the_spawning_process_s_when_the_ranks_parse_none():
+    parent = parsed(record([]), "32")
+    assert [one.value for one in state_of_process(observed(), 1.0, others=[parent]).options] == ["32"]
+    own = state_of_process(parsed(observed(), "16"), 1.0, others=[parent]).options
+    assert [one.value for one in own] == ["16"]
+
+
 def test_parts_that_failed_in_the_process_say_why():
     made = observed(
         {"failed": {"compilation": "KeyError: 'x'", "models": "it raised"}, "live": {"live.gc_enabled": True}}

@@ -37,10 +37,14 @@ _WHYS: tuple[tuple[int, Why], ...] = (
 )
 
 
-def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
+def state_of_process(
+    record: Record, launched_s: float, *, steady: bool = True, others: Sequence[Record] = ()
+) -> ProcessState:
     """Return the state of a process that runs steps; `launched_s` is the time of launch on CLOCK_MONOTONIC.
 
-    `steady`: whether the process's steps were steady before the window began.
+    Args:
+        steady: whether the process's steps were steady before the window began.
+        others: records of the command's other processes. A process that spawns the ranks parses the options.
 
     Raises RecordError: an event that the state needs is damaged.
     """
@@ -67,7 +71,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         environment_changes=process.environment_changes,
         failed=state.failed,
         periodic=periodic,
-        options=_options(record),
+        options=next(filter(None, map(_options, [record, *others])), []),
         **parts,
     )
 

@@ -183,8 +183,18 @@ def test_cuda_graphs_that_were_left_out():
     assert "cudagraph-skipped" not in found(
         compiled(cudagraph_skips=["2x mutated inputs"], modes=["default"])
     )
-    assert "cudagraph-skipped" not in found(compiled(**GRAPHS))
     assert "cudagraph-skipped" not in found(compiled(on_cpu, cudagraph_skips=["1x"], **GRAPHS))
+
+
+@pytest.mark.parametrize(("in_graphs", "is_named"), [(0, True), (900, False), (None, False)])
+def test_cuda_graphs_are_left_out_when_no_recorded_kernel_comes_from_one(in_graphs, is_named):
+    """A size of inputs that comes for the first time runs without, whatever torch says."""
+    seen = msgspec.structs.replace(kernels(), in_graphs=in_graphs)
+    made = Compilation(
+        num_graphs=1, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0, **GRAPHS
+    )
+    findings = found(on_gpu(traced={"kernels": [seen]}, compilation=made, models=COMPILED))
+    assert ("cudagraph-skipped" in findings) == is_named
 
 
 def test_cuda_graphs_that_are_recorded_again():

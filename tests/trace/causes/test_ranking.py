@@ -541,6 +541,7 @@ MISALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x
     [
         (MISALIGNED, {"gemm-misaligned"}),
         (MISALIGNED.replace("align1", "align2"), {"gemm-misaligned"}),
+        ("cutlass_80_tensorop_d884gemm_64x32_16x4_tn_align1", set()),
         (MISALIGNED.replace("align1", "align8"), set()),
         (MISALIGNED.replace("align1", "align16"), set()),
         (

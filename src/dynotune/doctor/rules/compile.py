@@ -4,7 +4,7 @@ import re
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
-from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
+from dynotune.doctor.observation_view import Missing, ObservationView, or_else, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Severity
@@ -114,17 +114,35 @@ def recompiles(view: ObservationView) -> Judgements:
 @rule(family="compile")
 def cudagraph_skipped(view: ObservationView) -> Judgements:
     compilation = compiled(view)
-    if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
+    if compilation is None or not view.uses_cuda:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
+    replays_none = or_else(lambda: _replays_no_graph(view), False)
+    if not compilation.cudagraph_skips and not replays_none:
+        return
     yield Judgement(
         otherwise="medium",
+        claim="torch.compile was asked for CUDA graphs, but no recorded step replays one."
+        if replays_none
+        else "",
         share=or_unknown(lambda: view.attribution.shares.host),
-        evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
+        evidence=[
+            f"modes: {', '.join(compilation.modes)}",
+            *(compilation.cudagraph_skips or compilation.recompilations)[:SHOWN],
+        ],
         where=_place(compilation.cudagraph_skips),
         model=bounds.main_model(view),
     )
+
+
+def _replays_no_graph(view: ObservationView) -> bool:
+    """Tell whether all kernels were launched one by one. Raises Missing: nothing was recorded.
+
+    A graph is recorded when a shape comes for the second time; until then its calls run without one.
+    """
+    known = [rank for rank in view.trace.kernels if rank.in_graphs is not None and rank.num]
+    return bool(known) and not any(rank.in_graphs for rank in known)
 
 
 @rule(family="compile")

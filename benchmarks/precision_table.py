@@ -38,7 +38,7 @@ from dynotune import knobs
 from dynotune.measure.bench import protocol
 from dynotune.measure.checks import differences, guard, lowest_precision, noise
 from dynotune.measure.live import CompareRequest
-from dynotune.report import Progress, precision_report
+from dynotune.report import Progress, on_terminal
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import PrecisionArm
@@ -126,7 +126,7 @@ class Item:
             found, _ = lowest_precision.boundary(
                 self._run(), self._progress, metric=metric, budget_s=self._asked.compare
             )
-        Console(width=160).print(precision_report(found))
+        Console(width=160).print(on_terminal(found))
         return {
             "own": found.own,
             "peak_bytes": found.peak_bytes,

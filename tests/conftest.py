@@ -70,6 +70,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Look through everything once: pytest then does so five times, and so does Python as it ends."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def target_python() -> str:
     """Return the interpreter that programs under test are run by. It may be older or newer than this one."""

@@ -14,14 +14,15 @@ from dynotune.schema.observation import GrownObjects
 from dynotune.schema.run import RunSpec
 from lab.silent import Silent
 
-# Without an optimizer: torch imports its compiler for the first one.
 PROGRAM = """
 import torch
 net, kept, total = torch.nn.Linear(8, 8), [], 0.0
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
 while True:
     loss = net(torch.ones(4, 8)).square().mean()
-    net.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
+    optimizer.step()
     KEEPS
 """
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from dynotune import knobs
 from dynotune.measure.checks import guard, lowest_precision
 from dynotune.measure.live.outcome import Outcome
-from dynotune.report import precision_report
+from dynotune.report import on_terminal
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -376,13 +376,13 @@ def arm_of(**results) -> PrecisionArm:
 def told(*arms: PrecisionArm) -> str:
     screen = io.StringIO()
     Console(width=300, file=screen).print(
-        precision_report(Precision(command=["train"], own="float32", arms=list(arms)))
+        on_terminal(Precision(command=["train"], own="float32", arms=list(arms)))
     )
     return screen.getvalue()
 
 
 def test_the_boundary_is_said_in_words():
-    assert "errors 2e+03 times the baseline's, which its bits explain" in told(arm_of())
+    assert "errors 2e+03× larger, as expected of bf16" in told(arm_of())
     assert "Worth it here: precision.autocast=bf16. Whether your task stands its errors" in told(arm_of())
     assert "results no worse" in told(arm_of(no_worse=True))
     wrong = told(arm_of(ok=False, reason="Outputs lie 18% from float64, from module head on."))

@@ -151,7 +151,11 @@ def _table(found: KeptRuns) -> Any:
     for one in found.runs:
         answer = "in use" if one["alive"] else words.plain(one["answer"], longest=24)
         name = _id(one) if is_brief else one["name"]
-        command = words.plain(words.command(one["command"]))
+        command = (
+            layout.one_line(words.command(one["command"]))
+            if is_brief
+            else words.plain(words.command(one["command"]))
+        )
         size = words.num_bytes(one["num_bytes"])
         rows.add_row(_age(one["name"]), one["subcommand"], command, answer, size, Text(name, "dim"))
     total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))

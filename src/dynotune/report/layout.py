@@ -21,7 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "wide": {"overflow": "fold", "ratio": 1},
     "dim": {"overflow": "fold", "style": "dim"},
     "whole": {"no_wrap": True},
-    "line": {"no_wrap": True, "overflow": "ellipsis"},
+    "line": {"overflow": "ellipsis"},
     "right": {"justify": "right"},
     "number": {"justify": "right", "no_wrap": True},
     "figure": {"justify": "right", "no_wrap": True, "overflow": "fold"},
@@ -53,6 +53,11 @@ def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
     for header, _, kind in parts:
         made.add_column(header, **KINDS[kind])
     return made
+
+
+def one_line(text: str) -> Text:
+    """Return a text for a column of kind `line`: what has no room is cut, and the other columns are whole."""
+    return Text(words.plain(text), no_wrap=True, overflow="ellipsis")
 
 
 def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:

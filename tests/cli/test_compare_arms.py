@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from dynotune.launch.process import sandbox
 from dynotune.report.page.html import markdown
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 
 from ..fakes import of_run
@@ -182,3 +184,20 @@ def test_arms_that_are_the_same_are_told_within_one_run(user):
     comparison = user.comparison()
     assert (comparison["verdict"], comparison["pairs"]) == ("same", [])
     assert "The program has host.num_threads=1 already" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "against", "num"),
+    [
+        ({}, [], 1),
+        ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, [], 0),
+        ({}, [Setting("env.CUBLAS_WORKSPACE_CONFIG", "x")], 0),
+    ],
+)
+def test_variable_that_nothing_sets_is_named_before_it_is_removed(env, against, num):
+    removed = [Setting("env.CUBLAS_WORKSPACE_CONFIG", "@unset"), Setting("env.A", "1")]
+    run = RunSpec(command=["python", "x.py"], cwd=Path("/"), env=env, base=Path("/runs"))
+    lines = comparing.not_set_here(removed, against, run)
+    assert len(lines) == num
+    assert all("CUBLAS_WORKSPACE_CONFIG is not set here" in line for line in lines)
+    assert all("dynotune compare env.CUBLAS_WORKSPACE_CONFIG=:4096:8" in line for line in lines)

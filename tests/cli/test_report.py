@@ -20,6 +20,8 @@ from ..report.accounts import ACCOUNT
 from ..report.summaries import summary
 from ..report.timed_starts import FOUND
 
+EXAMINED = Examination(facts={}, findings=[], unknown=[])
+
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
@@ -121,17 +123,14 @@ def test_a_diagnosis_and_a_trace_are_told_as_they_were(capsys, tmp_path):
     assert "verdict" in report(capsys, tmp_path / "trace.json")[0]
 
 
-@pytest.mark.parametrize("option", ["--html", "--markdown"])
-def test_of_an_examination_there_is_no_page(capsys, tmp_path, option):
-    write(tmp_path / "doctor.json", Examination(facts={}, findings=[], unknown=[]))
-    _, err = report(capsys, tmp_path / "doctor.json", option, tmp_path / "x", exit_code=2)
-    assert "is an examination, which has no page" in err
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.mark.parametrize(
     ("made", "told"),
-    [(summary, "DataLoader"), (lambda: ACCOUNT, "8.50 GiB"), (lambda: FOUND, "A start takes 5 s")],
+    [
+        (summary, "DataLoader"),
+        (lambda: ACCOUNT, "8.50 GiB"),
+        (lambda: FOUND, "A start takes 5 s"),
+        (lambda: EXAMINED, "Nothing here costs speed"),
+    ],
 )
 def test_report_writes_page_and_markdown_of_traces_memory_and_starts(capsys, tmp_path, made, told):
     write(tmp_path / "found.json", made())

@@ -102,7 +102,7 @@ def test_the_place_where_the_program_sets_a_variable_is_named(comparison):
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8", "lib/model.py", 134, "__init__", kept=True
     )
     text = text_of(on_terminal(comparison(set_by=[change])))
-    assert "env.CUBLAS_WORKSPACE_CONFIG=:4096:8 in lib/model.py:134, held back" in text
+    assert "env.CUBLAS_WORKSPACE_CONFIG=:4096:8 in lib/model.py:134, which dynotune" in text
 
 
 def test_the_arm_that_failed_is_the_answer_with_its_last_lines(comparison):

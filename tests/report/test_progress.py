@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from dynotune.report import loudness
 from dynotune.report.progress import Progress
 from dynotune.schema.comparison import Pair, Voided
 
@@ -75,3 +76,19 @@ def test_progress_wraps_texts_at_words_on_a_terminal_and_keeps_one_line_in_a_log
     lines = [line for line in file.getvalue().splitlines() if "fast" in line]
     assert (len(lines) > 1) == is_terminal
     assert sum(line.count("5.59") for line in lines) == 20
+
+
+def test_progress_redraws_no_line_when_reports_are_plain(monkeypatch):
+    monkeypatch.setitem(loudness.said, "plain", True)
+    console = Console(file=io.StringIO(), width=40, force_terminal=True)
+    with Progress(console) as progress:
+        progress.running("pair 1 of at most 12")
+    assert console.file.getvalue() == ""
+
+
+def test_progress_in_a_narrow_terminal_is_one_line():
+    progress = Progress(Console(file=io.StringIO(), width=20, force_terminal=True))
+    progress.running("a very long text of what is in progress at the moment")
+    line = progress.__rich__()
+    progress.clear()
+    assert line.no_wrap and line.overflow == "ellipsis"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from dynotune.report.page.study_tables import not_offered
+from dynotune.report.study.tables import not_offered
 from msgspec.structs import replace
 
 from dynotune.doctor import policy

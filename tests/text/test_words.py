@@ -253,3 +253,8 @@ def test_a_value_is_said_in_the_unit_of_its_objective():
     assert words.value(0.0325, "energy") == "32.5 mJ"
     assert words.value(1.5, "energy") == "1.5 J"
     assert words.value(None, "energy") == "unknown"
+
+
+def test_progress_of_a_slower_arm_is_said_as_slower():
+    assert words.so_far(0.5, (0.4, 0.625)) == "so far 2.00× slower (1.60× to 2.50×)"
+    assert words.so_far(0.97, (0.9, 1.04)) == "so far 0.97× (0.90× to 1.04×)"

@@ -145,6 +145,16 @@ def test_throughput_below_its_own_past_is_said_until_it_is_as_before():
     assert "throughput-drop" not in run.found
 
 
+def test_sentence_names_other_programs_first_when_they_take_the_cores():
+    run = Simulated().runs(20, wait=0.4)
+    assert not analysis.sentence(run.look(), run.moment).startswith("Other programs")
+    for _ in range(15):
+        run.store.add("others", "", run.now + 1, 15.2)  # the mean of it and of none
+        run.runs(1, wait=0.4, cores=0.4)
+    said = analysis.sentence(run.look(), run.moment)
+    assert said.startswith("Other programs take 7.") and "of 8 cores, so steps are slow. Input-bound" in said
+
+
 def test_a_host_that_computes_more_is_told_from_others_that_take_its_cores():
     run = Simulated().runs(120, cores=0.6)
     run.runs(15, step_s=0.02, cores=1.6)

@@ -198,7 +198,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
         "trace_difference": (TraceDifference, report.on_terminal),
         "memory": (MemoryAccount, report.on_terminal),
         "precision": (Precision, report.on_terminal),
-        "examination": (Examination, functools.partial(report.examination_report, costs=costs)),
+        "examination": (Examination, functools.partial(report.on_terminal, costs=costs)),
         "startup": (Startup, report.on_terminal),
     }
 

@@ -69,7 +69,8 @@ WITHOUT_NUMBERS = (
 )
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
-    "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` and `watch` exit as your command does."
+    "70 a mistake of dynotune's own; 130 interrupted; 143 ended by SIGTERM. "
+    "`dynotune run` and `watch` exit as your command does."
 )
 INTERNAL_ERROR = 70
 INTERRUPTED = 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -15,6 +16,7 @@ from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precisi
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import UNSET, Setting
 
 if TYPE_CHECKING:
     from dynotune.measure.live import CompareRequest
@@ -63,6 +65,8 @@ def compare(
                 "Any environment variable is a knob too: env.NAME=value.",
             )
         run_options.check_run(context, run, [*candidate, *against])
+        for line in not_set_here(candidate, against, run):
+            answers.say(line)
     request = CompareRequest(
         run=msgspec.structs.replace(run, settings=against),
         candidate=candidate,
@@ -77,6 +81,30 @@ def compare(
     failing = {"slower": comparison.verdict == "slower", "not-faster": comparison.verdict != "faster"}
     if fail_on is not None and failing[fail_on]:
         raise typer.Exit(1)
+
+
+def not_set_here(candidate: Sequence[Setting], against: Sequence[Setting], run: RunSpec) -> list[str]:
+    """Say of each variable that the candidate removes that nothing sets it, as far as is known before a
+    run."""
+    from dynotune.claims import all_claims
+
+    given = {setting.knob for setting in against}
+    names = [
+        setting.knob.removeprefix("env.")
+        for setting in candidate
+        if setting.knob.startswith("env.") and setting.value == UNSET and setting.knob not in given
+    ]
+    compared = [word for claim in all_claims() if claim.compare for word in claim.compare.settings]
+    lines = []
+    for name in names:
+        if name in run.env:
+            continue
+        value = next((word for word in compared if word.startswith(f"env.{name}=")), f"env.{name}=VALUE")
+        lines.append(
+            f"{name} is not set here: unless the program sets it, both arms are the same. "
+            f"To see what it costs: dynotune compare {value} -- …"
+        )
+    return lines
 
 
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:

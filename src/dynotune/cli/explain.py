@@ -31,7 +31,7 @@ def explain(
 
     rows = layout.table(":whole", ":line")
     for id_, title in rules.items():
-        rows.add_row(id_, title)
+        rows.add_row(id_, layout.one_line(title))
     console().print(rows)
 
 

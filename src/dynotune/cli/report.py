@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 RECIPE, PAGE = "recipe.toml", "report.html"
 STDOUT = Path("-")
-WITHOUT_PAGE = ("examination",)
 LONGEST_RECIPE_BYTES = 1 << 20
 
 
@@ -59,9 +58,6 @@ def report(
     named = None if path is None else run_names.found(str(path).removeprefix("run"), runs_folder(None))
     file = api.file_of(named if named is not None and named.exists() else path or _last())
     noun = api.noun_of(file)
-    if noun in WITHOUT_PAGE and (html or markdown):
-        hint = "Leave --html and --markdown out."
-        raise UsageError(f"{file} is {api.with_article(noun)}, which has no page.", hint=hint)
     with from_elsewhere(file):
         document = api.load(file)
         recipe, beside = (

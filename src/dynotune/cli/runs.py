@@ -151,7 +151,9 @@ def _table(found: KeptRuns) -> Any:
     for one in found.runs:
         answer = "in use" if one["alive"] else words.plain(one["answer"], longest=24)
         name = _id(one) if is_brief else one["name"]
-        command = words.plain(words.command(one["command"]))
+        words_of = [Path(word).name if not at else word for at, word in enumerate(one["command"])]
+        command = layout.one_line(words.command(words_of if is_brief else one["command"]))
+        command.no_wrap = is_brief
         size = words.num_bytes(one["num_bytes"])
         rows.add_row(_age(one["name"]), one["subcommand"], command, answer, size, Text(name, "dim"))
     total = words.num_bytes(sum(one["num_bytes"] for one in found.runs))

@@ -2,7 +2,7 @@
 
 A document is laid out once, as a `Report` of `blocks`; `documents` finds the layout by the document's type.
 Three writers show blocks: `terminal`, `page.html` and `page.markdown`. Answers that only a terminal shows are
-rendered by their own modules: an examination (`doctor`), a recipe, knobs (`catalogue`), advice (`claims`), a
+rendered by their own modules: a recipe, knobs (`catalogue`), advice (`claims`), a
 finding (`explanation`), GPU code and caches (`startup`). `export` writes settings for shells, containers and
 administrators.
 
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.doctor import examination_report
     from dynotune.report.documents import on_terminal
     from dynotune.report.explanation import explanation_report
     from dynotune.report.plain_console import as_html, as_text, console
@@ -29,7 +28,6 @@ __all__ = [
     "catalogue",
     "claims",
     "console",
-    "examination_report",
     "explanation_report",
     "export",
     "layout",
@@ -44,7 +42,6 @@ __all__ = [
 _HOMES = {
     "progress": "Progress",
     "plain_console": "as_html as_text console",
-    "doctor": "examination_report",
     "documents": "on_terminal",
     "explanation": "explanation_report",
     "recipe": "recipe_report verification_report",

@@ -36,7 +36,9 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
         if before not in ("", family) and not is_brief():
             rows.add_row()
         if is_brief():
-            rows.add_row(Text(knob.id, "bold"), knob.doc.partition(". ")[0].rstrip(".") + ".")
+            rows.add_row(
+                Text(knob.id, "bold"), layout.one_line(knob.doc.partition(". ")[0].rstrip(".") + ".")
+            )
             continue
         default = f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.\n{knob.source}"
         effect = (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.layout import fields, table
+from dynotune.report.layout import fields, one_line, table
 from dynotune.report.loudness import is_brief
 from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
 from dynotune.text import words
@@ -51,7 +51,7 @@ def claims_table(claims: Iterable[Claim]) -> RenderableType:
     rows = table("Claim:whole", "Tested:whole", f"What people claim:{'line' if is_brief() else 'wide'}")
     for claim in claims:
         tested = "no" if claim.untestable else claim.needs or "anywhere"
-        rows.add_row(claim.id, Text(tested, "dim"), claim.says)
+        rows.add_row(claim.id, Text(tested, "dim"), one_line(claim.says) if is_brief() else claim.says)
     return rows
 
 

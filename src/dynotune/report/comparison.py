@@ -343,7 +343,7 @@ def _notes(comparison: Comparison) -> list[Piece]:
         Note(void(voided), label=f"void: pair {voided.pair}", on=On.TERMINAL) for voided in comparison.voided
     ]
     for change in comparison.set_by:
-        kept = ", held back" if change.kept else ""
+        kept = ", which dynotune prevented" if change.kept else ""
         said = f"{_change(change)} in {change.file}:{change.line}{kept}"
         notes.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
     return notes
@@ -429,7 +429,7 @@ def _settings(comparison: Comparison) -> Section:
         ]
         for one in comparison.set_by
     ]
-    variables = [Column("Variable", "code"), Column("Where", "code"), Column("Held back")]
+    variables = [Column("Variable", "code"), Column("Where", "code"), Column("Prevented")]
     return Section(
         "Settings",
         [

@@ -1,68 +1,91 @@
-"""Show what is known about a machine and its environment in the terminal."""
+"""Lay out what is known about a machine and its environment."""
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from dynotune.report.claims import claim_report
-from dynotune.report.layout import fields, finding_lines, spaced
-from dynotune.report.loudness import is_brief, most
+from dynotune.report import machine
+from dynotune.report.blocks import (
+    Answer,
+    Cell,
+    Column,
+    Fields,
+    Findings,
+    Lines,
+    Note,
+    On,
+    Piece,
+    Report,
+    Section,
+    Span,
+    Table,
+    wary,
+)
+from dynotune.report.diagnosis import item
+from dynotune.report.loudness import most
+from dynotune.schema.claims import Claim
 from dynotune.schema.diagnosis import SEVERITIES, Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
 
 MOST_UNKNOWN = 10
 MOST_DIFFERENCES, MOST_ONE_SIDED = 25, 12
-WIDEST_FACT = 34
 MOST_NUMBERS = 4
+MOST_ON_A_SCREEN = 12
 LONGEST_VALUE = 60
 NOTHING = "Nothing here costs speed, as far as a machine alone can tell."
+ONLY_ADVICE = (
+    "No finding, as far as a machine alone can tell; what is set and does not do what people say is above."
+)
 MORE = "--verbose adds what was seen, why it costs, and what no rule could judge."
 NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one: dynotune explain ID."
+AGAINST = "Against the other machine"
 
 
-def examination_report(examination: Examination, *, costs: Mapping[str, str]) -> RenderableType:
-    """Show the whole examination, worst findings first.
+def layout(examination: Examination, *, costs: Mapping[str, str]) -> Report:
+    """Lay out the whole examination, worst findings first.
 
     Args:
         costs: for the id of each finding, the text on why the finding costs time.
     """
-    parts: list[RenderableType] = [_head(examination)]
-    parts += [finding_lines(finding, costs=costs.get(finding.id, "")) for finding in examination.findings]
-    if examination.differences is not None:
-        parts.append(_differences(examination.differences))
-    if examination.claims:
-        rows = ("claim", "instead") if is_brief() else ()
-        claims = spaced(claim_report(claim, rows) for claim in examination.claims)
-        parts.append(_titled("Does not do what people say", claims))
-    if examination.unknown and not is_brief():
-        parts.append(_not_known(examination.unknown))
-    parts += [Text.assemble(("note: ", "yellow"), words.plain(note)) for note in examination.notes]
-    said = [NEXT] * bool(examination.findings) + [MORE] * is_brief()
-    parts += [Text(line, style="dim") for line in said]
-    return spaced(parts)
-
-
-def _head(examination: Examination) -> RenderableType:
     facts = examination.facts
+    items = [item(one, costs=_sentence(costs.get(one.id, ""))) for one in examination.findings]
+    findings = [Section("Findings", [Findings(items, screen=MOST_ON_A_SCREEN)])] if items else []
+    verdict = _verdict(examination)
+    return Report(
+        kicker="dynotune doctor",
+        answer=Answer(large=_large(examination), line=verdict, sentence=verdict),
+        head=[Fields([("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))])],
+        sections=[
+            *findings,
+            *_differences(examination.differences),
+            *_claims(examination.claims),
+            *_not_known(examination.unknown),
+            *wary(examination.notes, "note"),
+            *([Note(NEXT, tone="dim", on=On.TERMINAL)] if items else []),
+            Note(MORE, tone="dim", on=On.SCREEN),
+            machine.section(facts),
+        ],
+        footer="dynotune doctor --json FILE writes all that is shown here.",
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _large(examination: Examination) -> str:
+    num = len(examination.findings)
+    return f"{num} finding{'' if num == 1 else 's'}" if num else "Nothing found"
+
+
+def _verdict(examination: Examination) -> str:
     counts = Counter(finding.severity for finding in examination.findings)
     said = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    num = len(examination.findings)
-    verdict = f"{num} {'finding' if num == 1 else 'findings'}: {said}." if num else NOTHING
-    rows = [("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))]
-    if not num and examination.claims:
-        verdict = (
-            "No finding, as far as a machine alone can tell; what is set and does not do what people "
-            "say is below."
-        )
-    return fields(
-        [*((name, words.plain(text)) for name, text in rows), ("verdict", Text(verdict, style="bold"))]
-    )
+    if said:
+        return f"{_large(examination)}: {said}."
+    return ONLY_ADVICE if examination.claims else NOTHING
 
 
 def _gpus(facts: Facts) -> str:
@@ -107,60 +130,64 @@ def _python(facts: Facts) -> str:
     return f"{version} ({executable}), {built}"
 
 
-def _titled(title: str, content: RenderableType) -> RenderableType:
-    return Group(Text(title, style="bold"), content)
+def _claims(claims: Sequence[Claim]) -> list[Piece]:
+    if not claims:
+        return []
+    brief = [[claim.id, claim.instead or claim.fact] for claim in claims]
+    screen = Table("", [Column("", "whole"), Column("")], brief, on=On.SCREEN)
+    whole = [Section(claim.id, [Fields(_said(claim))], on=On.ALL_OF_IT) for claim in claims]
+    return [Section("Does not do what people say", [screen, *whole])]
 
 
-def _differences(differences: Sequence[Difference]) -> RenderableType:
-    """Show differing facts, grouped by why they can matter; facts that only one machine knows are named at
-    the end."""
-    if not differences:
-        return _titled("Against the other machine", Text("No fact that can matter differs."))
-    known = [
-        each
-        for each in differences
-        if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)
+def _said(claim: Claim) -> list[tuple[str, str]]:
+    rows = [
+        ("claim", claim.says),
+        ("seen here", claim.seen),
+        ("what is true", claim.fact),
+        ("instead", claim.instead),
+        ("source", claim.source),
     ]
-    shown = known[: most(MOST_DIFFERENCES)]
-    width = min(max((len(each.fact) for each in shown), default=0), WIDEST_FACT)
-    parts: list[RenderableType] = []
-    for matters, group in groupby(shown, key=lambda each: each.matters):
-        rows = Table.grid(padding=(0, 2, 0, 0))
-        rows.add_column(width=width, overflow="fold")
-        rows.add_column(overflow="fold")
-        for each in group:
-            values = Text.assemble(
-                _value(each.fact, each.here), (" here, ", "dim"), _value(each.fact, each.there)
-            )
-            rows.add_row(words.plain(each.fact, longest=LONGEST_VALUE), values.append(" there", style="dim"))
-        parts += [
-            Text(words.plain(matters or "no reason is known here why it could matter"), style="dim"),
-            Padding(rows, (0, 0, 0, 2)),
-        ]
-    if len(known) > len(shown):
-        parts.append(Text(f"and {len(known) - len(shown)} more; --verbose shows all.", style="dim"))
-    one_sided = [words.plain(each.fact, longest=LONGEST_VALUE) for each in differences if each not in known]
-    if one_sided:
-        more = f" and {len(one_sided) - MOST_ONE_SIDED} more" if len(one_sided) > most(MOST_ONE_SIDED) else ""
-        parts.append(
-            Text(
-                f"Known of one machine alone: {', '.join(one_sided[: most(MOST_ONE_SIDED)])}{more}.",
-                style="dim",
-            )
+    return [row for row in rows if row[1]]
+
+
+def _differences(differences: Sequence[Difference] | None) -> list[Piece]:
+    """Lay out differing facts with why they can matter; facts that only one machine knows are named at the
+    end."""
+    if differences is None:
+        return []
+    if not differences:
+        return [Section(AGAINST, [Note("No fact that can matter differs.")])]
+    both = [
+        one for one in differences if not isinstance(one.here, Unknown) and not isinstance(one.there, Unknown)
+    ]
+    rows: list[list[Cell]] = []
+    before = None
+    for one in both:
+        why = one.matters or "no reason is known here why it could matter"
+        fact = words.plain(one.fact, longest=LONGEST_VALUE)
+        rows.append(
+            [fact, _value(one.fact, one.here), _value(one.fact, one.there), "" if why == before else why]
         )
-    return _titled("Against the other machine", Group(*parts))
+        before = why
+    header = [Column("fact"), Column("here"), Column("there"), Column("why it can matter")]
+    blocks: list[Piece] = [Table("", header, rows, most=MOST_DIFFERENCES)] if rows else []
+    one_sided = [words.plain(one.fact, longest=LONGEST_VALUE) for one in differences if one not in both]
+    if one_sided:
+        left = len(one_sided) - most(MOST_ONE_SIDED)
+        more = f" and {left} more" if left > 0 else ""
+        listed = ", ".join(one_sided[: most(MOST_ONE_SIDED)])
+        blocks.append(Note(f"Known of one machine alone: {listed}{more}.", tone="dim"))
+    return [Section(AGAINST, blocks)]
 
 
-def _value(name: str, value: Value | Unknown) -> Text:
+def _value(name: str, value: Value | Unknown) -> str | Span:
     if isinstance(value, Unknown):
-        return Text(words.plain(f"unknown: {value.reason}", longest=LONGEST_VALUE), style="dim")
+        return Span(words.plain(f"unknown: {value.reason}", longest=LONGEST_VALUE), "dim")
     if value is None:
-        return Text("not set" if name.startswith("env.") else "none", style="dim")
+        return Span("not set" if name.startswith("env.") else "none", "dim")
     if name.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool):
-        return Text(words.num_bytes(value))
-    if isinstance(value, list):
-        return Text(words.plain(_run(value), longest=LONGEST_VALUE))
-    return Text(words.plain(str(value), longest=LONGEST_VALUE))
+        return words.num_bytes(value)
+    return words.plain(_run(value) if isinstance(value, list) else str(value), longest=LONGEST_VALUE)
 
 
 def _run(values: Sequence[int | str]) -> str:
@@ -172,15 +199,13 @@ def _run(values: Sequence[int | str]) -> str:
     return f"{len(values)}: {listed}"
 
 
-def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
-    """List unknown facts, each with all the rules that need it."""
+def _not_known(unknown: Sequence[NotKnown]) -> list[Piece]:
+    """Lay out unknown facts, each with all the rules that need it."""
     by_reason: dict[str, list[str]] = {}
-    for each in unknown:
-        by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))
-    lines = [
-        Group(Text(", ".join(ids)), Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
-        for reason, ids in list(by_reason.items())[: most(MOST_UNKNOWN)]
+    for one in unknown:
+        by_reason.setdefault(f"{one.missing}: {one.reason}", []).append(one.id)
+    rows: list[list[Cell]] = [
+        [Lines((", ".join(ids), Span(reason, "dim")))] for reason, ids in by_reason.items()
     ]
-    left = len(by_reason) - most(MOST_UNKNOWN)
-    more = [Text(f"and {left} more reasons; --verbose shows all.", style="dim")] if left > 0 else []
-    return _titled("Could not be judged", Group(*lines, *more))
+    table = Table("", [Column("")], rows, most=MOST_UNKNOWN)
+    return [Section("Could not be judged", [table], on=On.ALL_OF_IT)] if rows else []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis, MemoryAccount
+from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
 from dynotune.schema.precision import Precision
 from dynotune.schema.running import RunningDiagnosis
 from dynotune.schema.startup import Startup
@@ -19,13 +20,21 @@ if TYPE_CHECKING:
     from dynotune.report.blocks import Report
 
 
-def layout_of(document: Any, *, recipe: str = "", recipe_path: str = "recipe.toml", top: int = 5) -> Report:
+def layout_of(
+    document: Any,
+    *,
+    recipe: str = "",
+    recipe_path: str = "recipe.toml",
+    top: int = 5,
+    costs: Mapping[str, str] | None = None,
+) -> Report:
     """Lay out a document.
 
     Args:
         recipe: text of a study's recipe, for its page.
         recipe_path: path of a study's recipe, for the commands that use it.
         top: number of rows in the lists of a trace.
+        costs: for ids of findings of an examination, why each costs time.
     """
     match document:
         case Comparison():
@@ -44,6 +53,10 @@ def layout_of(document: Any, *, recipe: str = "", recipe_path: str = "recipe.tom
             from dynotune.report import running
 
             return running.layout(document)
+        case Examination():
+            from dynotune.report import doctor
+
+            return doctor.layout(document, costs=costs or {})
         case Startup():
             from dynotune.report.startup import starts
 
@@ -68,15 +81,20 @@ def layout_of(document: Any, *, recipe: str = "", recipe_path: str = "recipe.tom
 
 
 def on_terminal(
-    document: Any, *, recipe_path: str = "recipe.toml", top: int = 5, with_next: bool = True
+    document: Any,
+    *,
+    recipe_path: str = "recipe.toml",
+    top: int = 5,
+    costs: Mapping[str, str] | None = None,
+    with_next: bool = True,
 ) -> RenderableType:
     """Show the report of a document in the terminal.
 
     Args:
-        recipe_path, top: as `layout_of`.
+        recipe_path, top, costs: as `layout_of`.
         with_next: whether it ends with the commands to type next, before the verdict.
     """
     from dynotune.report.terminal import shown
 
-    report = layout_of(document, recipe_path=recipe_path, top=top)
+    report = layout_of(document, recipe_path=recipe_path, top=top, costs=costs)
     return shown(report if with_next else replace(report, use=[]))

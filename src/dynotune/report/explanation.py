@@ -5,7 +5,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report.claims import claim_report
-from dynotune.report.layout import fields, spaced, table
+from dynotune.report.layout import fields, one_line, spaced, table
 from dynotune.report.loudness import is_brief
 from dynotune.schema.explanation import Explained, Explanation
 from dynotune.text import words
@@ -27,7 +27,7 @@ def _near(explanation: Explanation) -> list[RenderableType]:
         return []
     rows = table(":whole", ":line" if is_brief() else ":text")
     for id_, title in explanation.near.items():
-        rows.add_row(id_, words.plain(title))
+        rows.add_row(id_, one_line(title) if is_brief() else words.plain(title))
     about = f"Findings about {words.plain(explanation.asked)}. `dynotune explain ID` explains one."
     return [Group(Text(about, style="dim"), rows)]
 

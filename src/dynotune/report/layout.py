@@ -1,4 +1,4 @@
-"""Lay out the pieces of a report: tables, fields, findings, and command lines that a shell can read."""
+"""Lay out tables, fields, and command lines that a shell can read, with rich."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.loudness import is_brief
-from dynotune.schema.diagnosis import Finding, Severity
-from dynotune.schema.setting import one_arm
 from dynotune.text import words
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -21,21 +18,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "wide": {"overflow": "fold", "ratio": 1},
     "dim": {"overflow": "fold", "style": "dim"},
     "whole": {"no_wrap": True},
-    "line": {"no_wrap": True, "overflow": "ellipsis"},
+    "line": {"overflow": "ellipsis"},
     "right": {"justify": "right"},
     "number": {"justify": "right", "no_wrap": True},
     "figure": {"justify": "right", "no_wrap": True, "overflow": "fold"},
     "name": {"style": "dim", "no_wrap": True},
 }
-SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
-KINDS_IN_WORDS = {
-    "start": "time to the first step",
-    "jitter": "evenness of steps",
-    "memory": "memory",
-    "correctness": "right results",
-    "measurement": "right measuring",
-}
-IN_BRIEF = ("to do", "prove")
 
 
 def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
@@ -53,6 +41,11 @@ def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
     for header, _, kind in parts:
         made.add_column(header, **KINDS[kind])
     return made
+
+
+def one_line(text: str) -> Text:
+    """Return a text for a column of kind `line`: what has no room is cut, and the other columns are whole."""
+    return Text(words.plain(text), no_wrap=True, overflow="ellipsis")
 
 
 def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:
@@ -89,37 +82,3 @@ class ShellCommand:
                 line = " " * (self.indent + 1)
             line = f"{line} {word}"
         yield Text(line, style="cyan", overflow="fold")
-
-
-def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
-    """Show one finding as a block of lines.
-
-    Args:
-        costs: why the finding costs time, from its rule; omitted if empty.
-    """
-    headline = Text.assemble(
-        (f"{finding.severity:<6}", SEVERITY_STYLES[finding.severity]), "  ", (words.plain(finding.id), "bold")
-    )
-    about = KINDS_IN_WORDS.get(finding.kind, "")
-    if about:
-        headline.append(f"  {about}", style="dim")
-    if isinstance(finding.share, float) and finding.share > 0:
-        headline.append(f"  up to {words.share(finding.share)} of a step", style="dim")
-    rows = [("seen", Text("\n").join(Text(words.plain(line)) for line in finding.evidence))]
-    if finding.where.function:
-        rows.append(("where", Text(words.plain(finding.where.function))))
-    if costs:
-        rows.append(("costs", Text(costs[0].upper() + costs[1:])))
-    rows.append(("to do", Text(words.plain(finding.remedy))))
-    if finding.candidates:
-        settings = " ".join(map(str, one_arm(finding.candidates)))
-        rows.append(("prove", Text(words.plain(f"dynotune compare {settings} -- COMMAND"), style="bold")))
-    if finding.commands:
-        rows.append(
-            ("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands))
-        )
-    if finding.also:
-        rows.append(("also", Text(", ".join(map(words.plain, finding.also)))))
-    rows = [row for row in rows if row[1].plain and (row[0] in IN_BRIEF or not is_brief())]
-    body = Group(Text(words.plain(finding.claim)), fields(rows))
-    return Group(headline, Padding(body, (0, 0, 0, 2)))

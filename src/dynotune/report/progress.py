@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from dynotune.report import loudness
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, Drawn, Pair, Voided
 from dynotune.schema.run import Objective
@@ -27,7 +28,9 @@ class Progress:
         self._console = console
         self._status: Status | None = None
         # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
-        self._is_log = not (console.is_terminal and (not console.stderr or console.file.isatty()))
+        # What is redrawn in place, a screen reader reads again and again.
+        is_drawn_over = console.is_terminal and (not console.stderr or console.file.isatty())
+        self._is_log = loudness.is_plain() or not is_drawn_over
         self._what = ""
         self._began_s = monotonic()
         self._told_s = self._began_s

@@ -180,7 +180,7 @@ def _fields(rows: Iterable[tuple[str, Phrase | Lines | Text]]) -> RenderableType
     return grid
 
 
-def _cell(cell: Cell | Text, kind: str = "text") -> Text:
+def _cell(cell: Cell | Text) -> Text:
     """Return a cell as text."""
     match cell:
         case Text():

@@ -120,7 +120,7 @@ class Search:
             num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
             what = one.key or "the command as it is"
             self.watcher.running(
-                f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}"
+                f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} left); {known}"
             )
         trial = self.bench.run(one, phase, block, lane)
         if one == BASELINE and gave_nothing(trial):
@@ -235,8 +235,18 @@ def gave_nothing(trial: Trial) -> bool:
     return not trial.void and not (trial.ended == "measured" and has_value)
 
 
+IN_PROGRESS: dict[Phase, str] = {
+    "pilot": "first run",
+    "switch": "within one run",
+    "prune": "with and without each",
+    "confirm": "proof",
+}
+"""What a user is told of the phase in progress."""
+
+
 def in_place(phase: Phase, block: int) -> str:
-    return phase if phase == "pilot" else f"{phase}, block {block}"
+    name = IN_PROGRESS[phase]
+    return name if phase == "pilot" else f"{name}, round {block}"
 
 
 def alone(candidate: Candidate) -> Arm:

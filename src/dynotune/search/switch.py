@@ -229,7 +229,7 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
                 text = f"Within one process, with {with_} it is {known}."
             work.watcher.say(text)
             return found
-        work.watcher.say(f"Blocks within one process did not decide {one.key}: {found.reason.rstrip('.')}.")
+        work.watcher.say(f"Turns within one run did not decide {one.key}: {found.reason.rstrip('.')}.")
         blamed = [setting for setting in left if setting.knob in found.blamed]
         out = [*blamed, *(setting for setting in left if setting.knob in found.unsuited)]
         if not out or len(blamed) == len(settings) > 1:

@@ -76,7 +76,7 @@ class WithinRun:
         if not found.estimates and any(reasons):
             why = "; ".join(filter(None, reasons)).rstrip(".")
             self._live.watcher.say(
-                f"Nothing could be compared within one process: {why}. Fresh runs compare."
+                f"Nothing could be compared within one run: {why}. Each setting gets runs of its own."
             )
         return found.estimates
 

@@ -105,11 +105,15 @@ def interval(ci: tuple[float, float] | None) -> str:
 
 def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
     """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is
-    known."""
+    known. A ratio well below 1 is written as `1.89× slower`."""
     parts = []
     if speedup is not None:
+        slower = ""
+        if 0 < speedup < 1 / LARGE_RATIO and (ci is None or all(end > 0 for end in ci)):
+            speedup, slower = 1 / speedup, " slower"
+            ci = None if ci is None else (1 / ci[1], 1 / ci[0])
         known = f" ({interval(ci)})" if ci is not None else ""
-        parts.append(f"so far {times(speedup, digits=digits(ci))}{known}")
+        parts.append(f"so far {times(speedup, digits=digits(ci))}{slower}{known}")
     if left_s is not None:
         parts.append(f"{max(0.0, left_s):.0f} s left")
     return ", ".join(parts)

@@ -40,6 +40,9 @@ GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
 """Seconds during which memory has grown steadily, and further seconds within which the memory would be
 full."""
 SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
+ON_THE_HOST: tuple[Cause, ...] = ("input", "host", "cpu")
+NONE_FREE = 0.9
+"""Share of the cores that are busy when no core is free."""
 CAUSES: dict[Cause, str] = {
     "input": "Input-bound: the loader lets each step wait {input} of its time",
     "device": "Device-bound: a kernel runs {device} of the time, and steps wait {input} for input",
@@ -218,8 +221,17 @@ def sentence(look: Look, now: Moment) -> str:
         "cores": cores,
     }
     text = CAUSES[now.cause].format(**values, num_cpus=look.num_cpus)
+    if now.cause in ON_THE_HOST and _are_cores_taken(look, now):
+        others = f"Other programs take {look.mean('others'):.1f} of {look.num_cpus} cores"
+        return f"{others}, so steps are slow. {text}"
     reason = loader_reason(look) if now.cause == "input" else _device_reason(look)
     return f"{text} ({reason})" if reason else text
+
+
+def _are_cores_taken(look: Look, now: Moment) -> bool:
+    """Tell whether other programs use at least half of the cores, and none is free for this run."""
+    others = look.mean("others") or 0.0
+    return others >= look.num_cpus / 2 and others + (now.cores or 0.0) >= NONE_FREE * look.num_cpus
 
 
 def loader_reason(look: Look) -> str:

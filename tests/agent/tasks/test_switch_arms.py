@@ -505,7 +505,7 @@ def test_an_arm_given_up_as_slow_is_told_as_what_one_stretch_took(program):
     ran.task.order.update(step_s=0.01, give_up_slow=True)
     ran.task = SwitchArms(ran.program, ran.task.order)
     (given_up,) = ran.run().named("arm_given_up")
-    assert given_up["reason"] == "a stretch with it took 52.0 times as long as usual, so its blocks ended"
+    assert given_up["reason"] == "its steps took 52.0 times as long as usual, so it was given up"
 
 
 def test_switch_arms_ends_and_leaves_all_as_it_was_when_another_task_is_ordered(program):
@@ -537,7 +537,7 @@ def test_a_loader_is_not_switched_where_a_stretch_holds_the_begin_of_an_epoch(pr
     ran.program.loaders = SimpleNamespace(draw_through=lambda around: None)
     (given_up,) = ran.run().named("arm_given_up")
     assert (given_up["arm"], given_up["unsuited"], given_up["blamed"]) == (1, ["loader.num_workers"], [])
-    assert "epochs are shorter than a stretch" in given_up["reason"]
+    assert "epochs are too short" in given_up["reason"]
     assert len(ran.ratios(0)) == 2
 
 

@@ -61,9 +61,7 @@ LONG, LOOKS = 3.0, 32
 # that.
 HOPELESS = 2.5
 MOST_SPOILT = 3  # blocks that do not count, before the candidate is given up
-SHORT_EPOCHS = (
-    "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
-)
+SHORT_EPOCHS = "epochs are too short to switch workers within one run"
 # A compiled program keeps few variants of its code, and each candidate that compiles takes one of them.
 MOST_RECOMPILED = 2
 
@@ -494,9 +492,7 @@ class SwitchArms(Task):
             return
         ratio = step_s / median(known)
         if ratio > HOPELESS:
-            raise NotSwitched(
-                "a stretch with it took %.1f times as long as usual, so its blocks ended" % ratio
-            )
+            raise NotSwitched("its steps took %.1f times as long as usual, so it was given up" % ratio)
 
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)

@@ -133,7 +133,7 @@ class Bench:
         return window
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
-        self.watcher.running(f"pilot: {arm}")
+        self.watcher.running(f"a first run of the {arm}, until its steps are steady")
         outcome = self._launch(arm, name, time_limit.limit_s(self.request.run, None), window=None)
         self._first_steps[arm] = readiness.FirstStep(outcome)
         return outcome
@@ -154,7 +154,7 @@ class Bench:
             ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
-        self.watcher.say("The budget may be enough for runs with warm caches: the pilots run once more.")
+        self.watcher.say("The budget may be enough with warm caches: the first runs are made once more.")
         warm = [
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)

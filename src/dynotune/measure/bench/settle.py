@@ -78,7 +78,7 @@ def _is_settled_within(bench: Bench, prior: Spread | None) -> bool:
     request, journal, watcher = bench.request, bench.journal, bench.watcher
     journal.update(pairs=[])
     switched = " ".join(map(str, request.candidate))
-    watcher.say(f"{switched} can be switched while the command runs: one run compares it, in blocks.")
+    watcher.say(f"{switched} is switched on and off within one run of the command.")
     with bench.live() as live:
         found, reason = in_process.compare_within(request, journal, live, watcher)
     if not reason and _are_pairs_due(bench, found):
@@ -93,7 +93,7 @@ def _is_settled_within(bench: Bench, prior: Spread | None) -> bool:
         reason += ". --in-process never, a larger --budget or a quieter machine may decide."
         journal.update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}")
         return True
-    watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
+    watcher.say(f"Fresh runs compare the arms, because one run could not: {reason}.")
     journal.update(pairs=[], within=False)
     return False
 

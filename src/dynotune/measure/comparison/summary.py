@@ -55,7 +55,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
         num = self.num_steps if unit == "step" else self.num_samples
         if num is None:
             raise StatisticsError(
-                f"The samples of {self.run.id} could not be counted, those of the pilots could."
+                f"The samples of {self.run.id} could not be counted, those of the first runs could."
             )
         return total / num
 

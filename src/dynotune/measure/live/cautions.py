@@ -65,7 +65,7 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
         return []
     found = []
     if not window.steady:
-        found.append("A pilot never became steady; the window begins in the middle of it.")
+        found.append("A first run never became steady; the timed window begins in the middle of it.")
     if run.warmup_steps is not None and window.warmup_steps > run.warmup_steps:
         found.append(
             f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}."

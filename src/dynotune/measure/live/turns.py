@@ -187,7 +187,9 @@ class Turns:
                 few = f"the {self._left_s:.0f} s given are too few"
                 self._found = msgspec.structs.replace(self._found, reason=self._found.reason or few)
                 break
-            self._live.watcher.running(f"{len(self._waiting)} arms in turns, within one run")
+            num = len(self._waiting)
+            arms = "the command with and without it" if num == 1 else f"the command with {num} arms"
+            self._live.watcher.running(f"{arms}, in turns within one run")
             runner = self._live.ready(rest_s)
             self._time_plainly(runner, rest_s)
             self._round = _Round(

@@ -14,6 +14,7 @@ from dynotune.schema.startup import PHASES, Ratio, Start, Startup, median, phase
 from dynotune.text import words
 
 ABOUT_STARTS = (
+    "bytecode-not-kept",
     "ptx-jit-active",
     "jit-cache-too-small",
     "jit-cache-not-persistent",

@@ -217,7 +217,7 @@ class _StartBench:
         )
 
     def _pilot(self, arm: CacheState, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
-        self._watcher.running(f"pilot: caches {arm}")
+        self._watcher.running(f"a first start, caches {arm}")
         outcome, start = self._start(arm, name, limit, enough, "pilot")
         self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
         return start, outcome

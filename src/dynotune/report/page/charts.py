@@ -27,7 +27,7 @@ LONGEST_NAME = 400
 
 def bars(block: Bars) -> Markup:
     """Draw bars on one scale below each other, and a legend."""
-    rows = [_row(row.name, _svg(*_segments(row.bar)), row.figure) for row in block.rows]
+    rows = [_row(row.name, _svg(*segments(row.bar)), row.figure) for row in block.rows]
     legend = [
         element("span", swatch(entry.part), f" {entry.name} ", element("b", " ".join(entry.figures)))
         for entry in block.legend
@@ -42,7 +42,8 @@ def swatch(part: Part) -> Markup:
     return element("svg", square, class_="swatch", aria_hidden="true")
 
 
-def _segments(bar: Bar) -> list[Markup]:
+def segments(bar: Bar) -> list[Markup]:
+    """Draw the segments of a bar, at percentages of the width."""
     total = sum(max(0.0, segment.size) for segment in bar.segments)
     drawn, begin = [], bar.offset
     for segment in bar.segments:

@@ -241,7 +241,7 @@ def _cell(cell: Cell, kind: str = "text") -> Markup:
             mark = element("span", sign, class_=f"mark {cell.tone}".strip(), aria_hidden="true")
             return join(mark, text(cell.text), between=" ")
         case Bar():
-            return element("svg", *charts._segments(cell), class_="bar", aria_hidden="true")
+            return element("svg", *charts.segments(cell), class_="bar", aria_hidden="true")
         case _:
             shown = _phrase(cell)
             return element("code", shown) if kind == "code" and cell not in ("", NOTHING) else shown

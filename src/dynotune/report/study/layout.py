@@ -220,7 +220,7 @@ def _settings(study: Study) -> Section:
     return Section(
         "Settings tried",
         [
-            Note(aside_on_page(study) if rows else "None was tried yet.", on=On.PAGE),
+            Note(_aside_on_page(study) if rows else "None was tried yet.", on=On.PAGE),
             *([forest] if measured else []),
             *_unmeasured([row for row in rows if row.shown is None], min(measured, NUM_IN_BRIEF - 1)),
             tables.settings(study),
@@ -231,7 +231,7 @@ def _settings(study: Study) -> Section:
     )
 
 
-def aside_on_page(study: Study) -> str:
+def _aside_on_page(study: Study) -> str:
     alone = f"Each setting on its own against the command {study.begun}; right of 1× is faster"
     if any(candidate.needs for candidate in study.candidates):
         alone += (

@@ -10,7 +10,7 @@ const PLOTS = [
   { unit: "%", range: [0, 100] }],
   ["GPU memory in use", [["gpu.memory_used_bytes", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
   ["Power", [["gpu.power_w", MEAN, "power"]], { unit: "W" }],
-  ["Cores kept busy", [["cores", MEAN, "cores"]], {}],
+  ["Cores kept busy", [["cores", MEAN, "this run"], ["others", MEAN, "other programs"]], {}],
   ["Memory of the run's processes", [["rss", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
 ];
 const series = {};

@@ -100,7 +100,10 @@ class Published(Program):
         return [one for one in self.hand_settings if self.device == "cuda" or one not in _FOR_A_GPU]
 
     def arms(self, words: str, device: str) -> Arms:
-        """With a shell where words differ: a placeholder is one word, and a hand may have several."""
+        """Of the hand, or of the settings that another tool chose. With a shell where words differ: a
+        placeholder is one word, and a hand may have several."""
+        if words != self.hand:
+            return Arms(self.command(device), [], words.split())
         if not self.hand_words:
             return Arms(self.command(device), [], self._settings)
         line = f"exec {shlex.join(self.command(device))} {{{HAND}}}"

@@ -81,6 +81,9 @@ def test_words_of_a_hand_reach_the_command_when_it_has_options_for_them():
     arms = program.arms(program.hand, "cpu")
     assert arms.command[:2] == ["sh", "-c"] and arms.command[2].endswith("{hand}")
     assert arms.recipe == ["arg.hand="] and "arg.hand=--amp" in arms.other
+    chosen = program.arms("loader.num_workers=5 cudnn.benchmark=true", "cpu")
+    assert chosen.command == program.command("cpu")
+    assert chosen.other == ["loader.num_workers=5", "cudnn.benchmark=true"]
 
 
 # Sources

@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--mirror", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     end_whole()
-    programs = in_this_lane(published(given.sources, given.device), given)
+    known = published(given.sources, given.device)
+    if unknown := set(given.only) - {program.name for program in known}:
+        parser.error(f"no program of this device is named {', '.join(sorted(unknown))}")
+    programs = in_this_lane(known, given)
     out = given.out or RESULTS / f"field_{given.device}.json"
     work = given.work.absolute() / given.device
     if given.what == "fetch":

@@ -14,7 +14,7 @@ from lab.tuning.parts import Row
 NUMBER = r"\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|inf)"
 TOLERANCE = 0.05
 """Of the losses' relative difference, where a program repeats its own."""
-LEAST = 3
+LEAST = 2
 """Losses that two runs have to have in common."""
 
 

@@ -36,8 +36,8 @@ def settings_of(described: str) -> list[str]:
 
 
 def train_doctor(command: list[str], budget_s: float) -> Told:
-    """Its `fix`, with its usual numbers of runs and steps; a run may take a sixth of the budget."""
-    words = ["fix", "--json", "--no-card", "--quiet", "--timeout", f"{budget_s / 6:.0f}", "--", *command]
+    """Its `fix`, with its usual numbers of runs and steps; any run may take all of the budget."""
+    words = ["fix", "--json", "--no-card", "--quiet", "--timeout", f"{budget_s:.0f}", "--", *command]
     ran = subprocess.run([sys.executable, "-m", "train_doctor", *words], stdout=subprocess.PIPE, text=True)
     at = ran.stdout.find("{")
     if at < 0:

@@ -279,7 +279,7 @@ PROGRAMS = [
         by_device={"cuda": "--device cuda"},
         repository="karpathy/makemore",
         prints="loss ",
-        hand_settings=(TF32, _COMPILE, _FUSED, "loader.num_workers=0"),
+        hand_settings=(TF32, _COMPILE, _FUSED),
     ),
     Published(
         name="gpt-lecture",

@@ -79,8 +79,12 @@ class Published(Program):
         return SOURCES[self.repository].folder(self.sources) / self.part
 
     def missing(self) -> list[str]:
-        lacks_source = bool(self.repository) and not SOURCES[self.repository].is_there(self.sources)
-        return [*super().missing(), *([self.repository] if lacks_source else [])]
+        lacking = super().missing()
+        if self.repository and not SOURCES[self.repository].is_there(self.sources):
+            lacking.append(self.repository)
+        if self.gpus > 1 and not lacking and _num_gpus() < self.gpus:
+            lacking.append(f"{self.gpus} GPUs")
+        return lacking
 
     def command(self, device: str) -> list[str]:
         words = [*self.words, *shlex.split(self.by_device.get(device, ""))]
@@ -96,7 +100,10 @@ class Published(Program):
         return [one for one in self.hand_settings if self.device == "cuda" or one not in _FOR_A_GPU]
 
     def arms(self, words: str, device: str) -> Arms:
-        """With a shell where words differ: a placeholder is one word, and a hand may have several."""
+        """Of the hand, or of the settings that another tool chose. With a shell where words differ: a
+        placeholder is one word, and a hand may have several."""
+        if words != self.hand:
+            return Arms(self.command(device), [], words.split())
         if not self.hand_words:
             return Arms(self.command(device), [], self._settings)
         line = f"exec {shlex.join(self.command(device))} {{{HAND}}}"
@@ -116,6 +123,13 @@ class Published(Program):
             known = [str(Path(one).absolute()) for one in ours.get("PYTHONPATH", "").split(os.pathsep) if one]
             ours["PYTHONPATH"] = os.pathsep.join([*known, *self.path])
         return ours | ({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {})
+
+
+def _num_gpus() -> int:
+    """That this process sees."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _beside_python(name: str) -> str:

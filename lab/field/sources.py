@@ -147,6 +147,7 @@ def export(source: Source, sources: Path, mirror: Path | None) -> str | None:
     if source.is_there(sources):
         return None
     with tempfile.TemporaryDirectory() as there:
+        at = source.revision
         if mirror is not None:
             git_dir = mirror / source.repository.replace("/", "+") / "repo"
         else:
@@ -158,15 +159,15 @@ def export(source: Source, sources: Path, mirror: Path | None) -> str | None:
             ):
                 if reason := _git(words)[1]:
                     return reason
-        listed, reason = _git(["--git-dir", str(git_dir), "ls-tree", "--name-only", source.revision])
+            # A tag that is fetched by its name alone has no name here.
+            at = "FETCH_HEAD"
+        listed, reason = _git(["--git-dir", str(git_dir), "ls-tree", "--name-only", at])
         if reason:
             return reason
         known = set(listed.decode().split())
         paths = [path for path in source.keep if path.split("/")[0] in known]
         left_out = [f":(exclude){path}" for path in source.omit]
-        packed, reason = _git(
-            ["--git-dir", str(git_dir), "archive", source.revision, "--", *paths, *left_out]
-        )
+        packed, reason = _git(["--git-dir", str(git_dir), "archive", at, "--", *paths, *left_out])
         if reason:
             return reason
     folder = source.folder(sources)

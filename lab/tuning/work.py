@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dynotune.schema.errors import DynotuneError
 from lab.provenance import describe
 from lab.result_file import opened, read
-from lab.tuning.parts import Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
+from lab.tuning.parts import PEERS, Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
 from lab.tuning.programs import Program
 from lab.tuning.rows import told
 from lab.tuning.tables import (
@@ -28,6 +28,8 @@ from lab.tuning.tables import (
 
 Taken = TypeVar("Taken", bound=Program)
 TABLE_KINDS = ("table", "table-tune")
+OF_A_RECIPE = ("verify", "informed", *(f"{tool}-pairs" for tool in PEERS))
+"""Parts that compare the recipe of a tune with something."""
 
 
 def left(program: Program, rows: dict[str, Row], kind: str) -> bool:
@@ -130,7 +132,12 @@ def work_on(
             began = datetime.now(UTC).isoformat(timespec="seconds")
             row = {"gpu": _card(), **do(kind, program, rows, setup, left_s()), "began": began}
         with opened(out) as result:
-            rows_of(result, program)[kind] = row
+            kept = rows_of(result, program)
+            kept[kind] = row
+            if kind == "tune":
+                # They are of the recipe of an earlier tune.
+                for other in [other for other in kept if other in OF_A_RECIPE]:
+                    del kept[other]
         print(f"{program.name}: {kind} {told(kind, row)}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """The field's programs, what a result keeps of them, and its page; the programs are run elsewhere."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from lab.field import losses, page, peers, reads, rows, sources
 from lab.field.programs import PROGRAMS, published
 from lab.field.published import DEVICES
 from lab.field.sources import SOURCES, Source
-from lab.tuning import parts
+from lab.tuning import parts, work
 from lab.tuning.parts import Moments, Setup
 
 BY_NAME = {program.name: program for program in PROGRAMS}
@@ -81,6 +82,9 @@ def test_words_of_a_hand_reach_the_command_when_it_has_options_for_them():
     arms = program.arms(program.hand, "cpu")
     assert arms.command[:2] == ["sh", "-c"] and arms.command[2].endswith("{hand}")
     assert arms.recipe == ["arg.hand="] and "arg.hand=--amp" in arms.other
+    chosen = program.arms("loader.num_workers=5 cudnn.benchmark=true", "cpu")
+    assert chosen.command == program.command("cpu")
+    assert chosen.other == ["loader.num_workers=5", "cudnn.benchmark=true"]
 
 
 # Sources
@@ -254,3 +258,19 @@ def test_losses_are_compared_when_the_arms_printed_them(tmp_path, candidate, ok)
 
 def test_nothing_is_said_of_losses_when_too_few_were_printed(tmp_path):
     assert losses.compared({"pairs": [{"baseline_run": "b", "candidate_run": "c"}]}, tmp_path, "loss ") == {}
+
+
+def test_parts_of_an_earlier_recipe_are_dropped_when_a_program_is_tuned_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.result_file.describe", dict)
+    monkeypatch.setattr(work, "_card", lambda: "a GPU")
+    monkeypatch.setattr(
+        work, "do", lambda kind, *rest: {"recipe": [], "stated": None, "ci": None, "wall_s": 1}
+    )
+    (program,) = (one for one in published(Path(), "cpu") if one.name == "makemore")
+    out = tmp_path / "field.json"
+    out.write_text(
+        json.dumps({"programs": [row("makemore", verify={"outcome": "met"}, hand={"as": "written"})]})
+    )
+    work.work_on(program, ["tune"], Setup("cpu", tmp_path), out, lambda: math.inf, rows.row_of)
+    (kept,) = json.loads(out.read_text())["programs"]
+    assert "verify" not in kept and {"tune", "hand"} <= set(kept)

@@ -100,12 +100,17 @@ def test_function_is_left_out_when_it_holds_the_loop(seen):
 def test_functions_are_delayed_after_parts_when_they_claim_most():
     threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=PARSE, num=60)])]
     found = delays_of(
-        observed(timed=timing(), attributed=attribution(host=0.5, busy_share=0.4), threads=threads)
+        observed(timed=timing(), attributed=attribution(host=0.6, busy_share=0.4), threads=threads)
     )
     assert [delay.part for delay in found] == ["host", "device", "function"]
     assert found[-1] == Delay(
         part="function", place=PARSE, site={"file": "t.py", "line": "41", "name": "parse"}
     )
+
+
+def test_the_device_is_delayed_first_when_it_works_most_of_a_step():
+    seen = observed(timed=timing(), attributed=attribution(host=0.2, busy_share=0.8))
+    assert [delay.part for delay in delays_of(seen)] == ["device", "host"]
 
 
 def test_nothing_is_delayed_when_a_step_is_the_work_of_one_thread():

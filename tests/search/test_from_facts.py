@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from dynotune.report.study.tables import not_offered
 from msgspec.structs import replace
 
 from dynotune.doctor import policy
+from dynotune.report.study.tables import not_offered
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Diagnosis, Finding

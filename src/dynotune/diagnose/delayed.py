@@ -24,6 +24,8 @@ LEAST_WAIT = 0.02
 show."""
 LEAST_COPIED = 0.05
 """Share of a step that copies to the device take: the answer to a delay of less would be the device's."""
+WORKS_MOSTLY = 0.5
+"""Share of a step from which on the device is delayed before the host."""
 LONGEST_STEP_S = 2.0
 """Blocks of longer steps take minutes."""
 PART_OF: Mapping[Bottleneck, DelayedPart] = {
@@ -55,9 +57,11 @@ def delays_of(observation: Observation) -> list[Delay] | Unknown:
         return timing
     if timing.step_s > LONGEST_STEP_S:
         return Unknown(f"a step takes {words.duration(timing.step_s)}, so delays would take minutes")
-    attribution, others = observation.attribution, list[Delay]()
+    attribution, others, host_first = observation.attribution, list[Delay](), True
     if isinstance(attribution, Attribution) and attribution.busy_share is not None:
         others.append(Delay(part="device"))
+        # Of slow steps only the first part is delayed.
+        host_first = attribution.shares.device < WORKS_MOSTLY
         if attribution.shares.transfer >= LEAST_COPIED:
             others.append(Delay(part="transfer"))
         others += _functions(observation, processes[0])
@@ -66,7 +70,8 @@ def delays_of(observation: Observation) -> list[Delay] | Unknown:
     others += _ranks(observation, processes)
     if not others:
         return Unknown("a step is the work of one thread, and any delay of it lengthens the step")
-    return [Delay(part="host"), *others]
+    others.insert(0 if host_first else 1, Delay(part="host"))
+    return others
 
 
 def _ranks(observation: Observation, processes: Sequence[ProcessState]) -> list[Delay]:

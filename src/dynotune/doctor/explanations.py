@@ -56,9 +56,14 @@ def _meant(word: str) -> str:
     return _MEANT.get(plain, plain)
 
 
-def _is_aside(word: str) -> Callable[[Rule], bool]:
-    """Return a key that puts rules first whose id, family or title has the word."""
-    return lambda rule: _meant(word) not in f"{rule.id} {rule.family} {rule.title}".lower()
+def _is_aside(word: str) -> Callable[[Rule], tuple[bool, bool]]:
+    """Return a key that puts rules first whose family or kind is the word, then those whose id or title has
+    it."""
+    meant = _meant(word)
+    return lambda rule: (
+        meant not in (rule.family, rule.kind),
+        meant not in f"{rule.id} {rule.family} {rule.title}".lower(),
+    )
 
 
 def _speaks(rule: Rule, word: str) -> bool:

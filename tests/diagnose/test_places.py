@@ -70,7 +70,7 @@ def test_functions_of_loud_findings_are_chosen_before_the_one_seen_most():
     assert functions_to_delay(findings, seen) == [STEP]
 
 
-def test_the_function_seen_most_is_chosen_when_no_finding_names_one():
+def test_function_seen_most_is_chosen_when_no_finding_names_one():
     assert functions_to_delay([], process((STEP, 40), (ENCODE, 30), (PARSE, 20))) == [STEP]
 
 
@@ -108,12 +108,12 @@ def test_functions_are_delayed_after_parts_when_they_claim_most():
     )
 
 
-def test_the_device_is_delayed_first_when_it_works_most_of_a_step():
+def test_device_is_delayed_first_when_it_works_most_of_a_step():
     seen = observed(timed=timing(), attributed=attribution(host=0.2, busy_share=0.8))
     assert [delay.part for delay in delays_of(seen)] == ["device", "host"]
 
 
-def test_nothing_is_delayed_when_a_step_is_the_work_of_one_thread():
+def test_delays_are_left_out_when_a_step_is_the_work_of_one_thread():
     threads = [Thread(of_steps=True, num=100, cpu_s=1.0, lines=[Line(function=PARSE, num=60)])]
     found = delays_of(on_cpu(threads=threads))
     assert isinstance(found, Unknown) and "one thread" in found.reason

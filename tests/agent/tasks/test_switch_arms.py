@@ -4,6 +4,7 @@ ends it."""
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,9 @@ class Cuda:
         assert not self.capturing, "it would end the program's capture"
         self.num_synchronised += 1
         self.program.now_s = max(self.program.now_s, self.program.done_s)
+
+    def device(self, index):
+        return nullcontext()
 
     def Event(self, enable_timing):
         return Event(self.program)

@@ -21,6 +21,7 @@ class Stopwatch:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._device = torch.cuda.current_device() if has_cuda(torch) else None
         self._begin = self._event()
         self.begin_s = perf_counter()
 
@@ -33,8 +34,11 @@ class Stopwatch:
         return 1e-3 * float(self._begin.elapsed_time(end))
 
     def _event(self) -> Any:
-        if not has_cuda(self._torch):
+        """Return an event at the end of what the device has to do; None if there was none at the begin."""
+        if self._device is None:
             return None
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
+        # Two events can be compared if they are of one device, whichever is current.
+        with self._torch.cuda.device(self._device):
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
         return event

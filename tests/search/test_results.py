@@ -25,7 +25,7 @@ def test_the_report_of_a_study_that_proved_nothing_stands_without_a_recipe(tmp_p
 def test_a_report_that_fails_half_way_leaves_the_one_from_before(tmp_path, largest_file):
     (tmp_path / REPORT).write_text("from before")
     watcher = Watcher()
-    study = studies.rich(warnings=["a long warning " * 200] * 500)
+    study = studies.rich(warnings=[f"{at} long warning " * 200 for at in range(2000)])
     largest_file(1 << 20)  # the page is larger, the recipe is not
     write_results(tmp_path, study, watcher)
     assert "File too large" in watcher.warned[0]

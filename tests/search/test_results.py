@@ -25,8 +25,9 @@ def test_the_report_of_a_study_that_proved_nothing_stands_without_a_recipe(tmp_p
 def test_a_report_that_fails_half_way_leaves_the_one_from_before(tmp_path, largest_file):
     (tmp_path / REPORT).write_text("from before")
     watcher = Watcher()
-    largest_file(1 << 14)  # the page is larger, the recipe is not
-    write_results(tmp_path, studies.rich(), watcher)
+    study = studies.rich(warnings=[f"{at} long warning " * 200 for at in range(2000)])
+    largest_file(1 << 20)  # the page is larger, the recipe is not
+    write_results(tmp_path, study, watcher)
     assert "File too large" in watcher.warned[0]
     assert (tmp_path / REPORT).read_text() == "from before"
     assert sorted(path.name for path in tmp_path.iterdir()) == [RECIPE, REPORT]

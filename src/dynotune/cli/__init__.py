@@ -34,24 +34,6 @@ OFTEN_USED = ("objective", "settings")
 ALL_OF_HELP = "--help-all"
 FEW, NUM_NAMED = 4, 3
 HELP = "Proves on your own PyTorch command which settings help."
-
-
-def _flowing(text: str) -> str:
-    """Return a text of help whose paragraphs fill the terminal's width, and whose examples are set off."""
-    flowing = ""
-    for paragraph in text.strip().split("\n\n"):
-        is_example = paragraph.startswith("dynotune ")
-        line = f"[dim]$[/dim] [bold]{paragraph}[/bold]" if is_example else paragraph.replace("\n", " ")
-        follows_example = is_example and flowing.endswith("[/bold]")
-        flowing += ("\n" if follows_example else "\n\n" if flowing else "") + line
-    return flowing
-
-
-HELP_OF: dict[str, dict[str, str]] = {
-    name: {kind: _flowing(text) if kind == "help" else text for kind, text in texts.items()}
-    for name, texts in tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8")).items()
-}
-COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
@@ -75,6 +57,24 @@ EPILOG = (
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 LONGEST_MESSAGE = 4000
+
+
+def _flowing(text: str) -> str:
+    """Return a text of help whose paragraphs fill the terminal's width, and whose examples are set off."""
+    flowing = ""
+    for paragraph in text.strip().split("\n\n"):
+        is_example = paragraph.startswith("dynotune ")
+        line = f"[dim]$[/dim] [bold]{paragraph}[/bold]" if is_example else paragraph.replace("\n", " ")
+        follows_example = is_example and flowing.endswith("[/bold]")
+        flowing += ("\n" if follows_example else "\n\n" if flowing else "") + line
+    return flowing
+
+
+HELP_OF: dict[str, dict[str, str]] = {
+    name: {kind: _flowing(text) if kind == "help" else text for kind, text in texts.items()}
+    for name, texts in tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8")).items()
+}
+COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

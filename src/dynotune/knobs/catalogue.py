@@ -23,6 +23,18 @@ _READ_ONCE = {
     "before_cuda": "it is read before CUDA is used",
 }
 
+_MEANT = {
+    "tf32": "matmul.fp32_precision=high",
+    "amp": "precision.autocast=bf16",
+    "bf16": "precision.autocast=bf16",
+    "fp16": "precision.autocast=fp16",
+    "workers": "loader.num_workers=4",
+    "compile": "compile.mode=default",
+    "batch": "arg.batch=64, with {batch} in the command",
+    "batch_size": "arg.batch=64, with {batch} in the command",
+}
+"""Words that people type for a setting, and the setting."""
+
 
 @functools.cache
 def all_knobs() -> tuple[Knob, ...]:
@@ -48,19 +60,6 @@ def _named(general: str, name: str) -> Knob:
     site = Argument(name) if general == "arg" else Env(name)
     doc = knob.doc.replace("NAME", name)
     return msgspec.structs.replace(knob, id=f"{general}.{name}", site=site, doc=doc)
-
-
-_MEANT = {
-    "tf32": "matmul.fp32_precision=high",
-    "amp": "precision.autocast=bf16",
-    "bf16": "precision.autocast=bf16",
-    "fp16": "precision.autocast=fp16",
-    "workers": "loader.num_workers=4",
-    "compile": "compile.mode=default",
-    "batch": "arg.batch=64, with {batch} in the command",
-    "batch_size": "arg.batch=64, with {batch} in the command",
-}
-"""Words that people type for a setting, and the setting."""
 
 
 @functools.cache

@@ -7,6 +7,20 @@ from dataclasses import dataclass
 
 from dynotune.schema.memory import TermName
 
+# fmt: off
+_TERMS: dict[TermName, tuple[str, str]] = {
+    "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
+    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"),
+    "inputs": ("inputs", "#00838f"), "activations": ("activations", "#1565c0"),
+    "temporary": ("temporary buffers", "#64b5f6"), "kept": ("other tensors of the program", "#4db6ac"),
+    "workspaces": ("workspaces of cuBLAS", "#78909c"), "blocks": ("blocks in use", "#1565c0"),
+    "graph-pools": ("pools of CUDA graphs", "#d81b60"), "rounding": ("rounding by the allocator", "#9e9e9e"),
+    "cache": ("cache of the allocator", "#bdbdbd"),
+    "fragmentation": ("free between blocks in use", "#e64a19"),
+    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
+}
+# fmt: on
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -54,19 +68,6 @@ OF_A_WINDOW = (
     Part("idle_kernel", "idle: kernel", "▂", "k", "bold blue", "kernel"),
     Part("idle_other", "idle: other", "·", ".", "bold blue", "other"),
 )
-# fmt: off
-_TERMS: dict[TermName, tuple[str, str]] = {
-    "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
-    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"),
-    "inputs": ("inputs", "#00838f"), "activations": ("activations", "#1565c0"),
-    "temporary": ("temporary buffers", "#64b5f6"), "kept": ("other tensors of the program", "#4db6ac"),
-    "workspaces": ("workspaces of cuBLAS", "#78909c"), "blocks": ("blocks in use", "#1565c0"),
-    "graph-pools": ("pools of CUDA graphs", "#d81b60"), "rounding": ("rounding by the allocator", "#9e9e9e"),
-    "cache": ("cache of the allocator", "#bdbdbd"),
-    "fragmentation": ("free between blocks in use", "#e64a19"),
-    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
-}
-# fmt: on
 OF_MEMORY = {
     name: Part(name, label, "█", label[0], colour, colour) for name, (label, colour) in _TERMS.items()
 }

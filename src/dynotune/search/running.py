@@ -42,6 +42,14 @@ _OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
     "measured": ("failed", "Its run gave no value"),
 }
 
+IN_PROGRESS: dict[Phase, str] = {
+    "pilot": "first run",
+    "switch": "within one run",
+    "prune": "with and without each",
+    "confirm": "proof",
+}
+"""What a user is told of the phase in progress."""
+
 
 class OutOfTime(Exception):
     """Error: the next run would not end before the user's deadline."""
@@ -233,15 +241,6 @@ def gave_nothing(trial: Trial) -> bool:
     """Return whether the arm itself failed or gave no value. A pilot needs no value."""
     has_value = trial.block == 0 or (trial.value is not None and 0 < trial.value < math.inf)
     return not trial.void and not (trial.ended == "measured" and has_value)
-
-
-IN_PROGRESS: dict[Phase, str] = {
-    "pilot": "first run",
-    "switch": "within one run",
-    "prune": "with and without each",
-    "confirm": "proof",
-}
-"""What a user is told of the phase in progress."""
 
 
 def in_place(phase: Phase, block: int) -> str:

@@ -18,7 +18,7 @@ from dynotune.measure.checks import guard, lowest_precision
 from dynotune.measure.live.outcome import Outcome
 from dynotune.report import on_terminal
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
@@ -382,12 +382,23 @@ def told(*arms: PrecisionArm) -> str:
 
 
 def test_the_boundary_is_said_in_words():
-    assert "errors 2e+03× larger, as expected of bf16" in told(arm_of())
+    assert "errors 2,000× larger, as expected of bf16" in told(arm_of())
     assert "Worth it here: precision.autocast=bf16. Whether your task stands its errors" in told(arm_of())
     assert "results no worse" in told(arm_of(no_worse=True))
     wrong = told(arm_of(ok=False, reason="Outputs lie 18% from float64, from module head on."))
     assert "do not use it here: Outputs lie 18% from float64, from module head on." in wrong
     assert "No other precision is worth it here." in wrong
+
+
+def test_precision_that_may_be_faster_is_named_with_the_line_that_decides_it():
+    arm = arm_of()
+    pairs = [Pair("baseline", 1.2, 1.0), Pair("candidate", 1.1, 1.0), Pair("baseline", 0.9, 1.0)]
+    speed = msgspec.structs.replace(
+        arm.speed, verdict="undecided", speedup=1.1, ci=(0.9, 1.3), pairs=pairs, num_pairs=3
+    )
+    text = told(msgspec.structs.replace(arm, speed=speed))
+    assert "bf16 may be faster (2 of 3 pairs were): more pairs decide it." in text
+    assert "dynotune compare precision.autocast=bf16 --pairs 48 -- train" in text
 
 
 def test_a_loss_of_the_metric_that_is_proved_makes_it_not_worth_it():

@@ -23,6 +23,14 @@ NUM_TICKS = 5
 LARGEST = 100.0
 """No ratio is drawn beyond: it says only that something else went wrong."""
 LONGEST_NAME = 400
+_SHAPES = {
+    "■": ("M-5-5h10v10h-10z", ""),
+    "□": ("M-5-5h10v10h-10z", "open"),
+    "◀": ("M5-6v12l-10-6z", ""),
+    "◇": ("M0-7l7 7-7 7-7-7z", "open"),
+    "‹": ("M6-5v10l-7-5z", ""),
+    "›": ("M-6-5v10l7-5z", ""),
+}
 
 
 def bars(block: Bars) -> Markup:
@@ -135,16 +143,6 @@ class Axis:
             element("text", f"{tick:g}×", x=percent(self.place(tick)), y="50%", class_="tick")
             for tick in self.ticks()
         ]
-
-
-_SHAPES = {
-    "■": ("M-5-5h10v10h-10z", ""),
-    "□": ("M-5-5h10v10h-10z", "open"),
-    "◀": ("M5-6v12l-10-6z", ""),
-    "◇": ("M0-7l7 7-7 7-7-7z", "open"),
-    "‹": ("M6-5v10l-7-5z", ""),
-    "›": ("M-6-5v10l7-5z", ""),
-}
 
 
 def _mark(sign: str, place: float, tone: Tone) -> Markup:

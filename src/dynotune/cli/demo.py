@@ -57,10 +57,7 @@ def _show(study: Study, folder: Path) -> None:
 
     from rich.text import Text
 
-    from dynotune.report import console
-    from dynotune.report.blocks import On
-    from dynotune.report.documents import layout_of
-    from dynotune.report.terminal import shown
+    from dynotune.report import On, console, layout_of, shown
     from dynotune.schema.document import without_secrets
     from dynotune.search import RECIPE, REPORT
     from dynotune.text import words

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.documents import on_terminal
+    from dynotune.report.blocks import On
+    from dynotune.report.documents import layout_of, on_terminal
     from dynotune.report.explanation import explanation_report
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
+    from dynotune.report.terminal import shown
 
 __all__ = [
+    "On",
     "Progress",
     "as_html",
     "as_text",
@@ -31,9 +34,11 @@ __all__ = [
     "explanation_report",
     "export",
     "layout",
+    "layout_of",
     "loudness",
     "on_terminal",
     "recipe_report",
+    "shown",
     "startup",
     "study",
     "verification_report",
@@ -42,9 +47,11 @@ __all__ = [
 _HOMES = {
     "progress": "Progress",
     "plain_console": "as_html as_text console",
-    "documents": "on_terminal",
+    "blocks": "On",
+    "documents": "layout_of on_terminal",
     "explanation": "explanation_report",
     "recipe": "recipe_report verification_report",
+    "terminal": "shown",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

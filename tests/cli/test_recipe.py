@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -283,7 +285,7 @@ def test_a_variable_of_a_recipe_is_typed_to_export_it(types):
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["--format", "fax"], 2, "shell, docker, kubernetes or sysctl"),
+        (["--format", "fax"], 2, "shell, docker, kubernetes, sysctl, patch or card"),
         (["--format", "shell", "--output", "recipe.toml"], 2, "is the recipe itself"),
         (["--format", "shell", "--output", "none/there"], 2, "Cannot write none/there"),
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
@@ -357,3 +359,50 @@ def test_strict_run_goes_on_when_everything_is_as_it_was_proved(user, run):
 
 def test_strict_without_a_recipe_is_refused(user):
     said(user.types("run", "--strict", "--", "true"), 2, "Add --recipe FILE")
+
+
+# patch and card
+
+LOADER = "from torch.utils.data import DataLoader\nDataLoader([])\n"
+
+
+def test_exported_patch_names_its_places_and_what_it_leaves_out(types, tmp_path):
+    (tmp_path / "train.py").write_text(LOADER)
+    code, out, err = types("export", "recipe.toml", "--format", "patch")
+    assert code == 0 and "+DataLoader([], num_workers=4)" in out and "1 of 2 settings" in out
+    assert "train.py:2: DataLoader([]): num_workers=4" in out
+    assert "Not in the patch: env.OMP_SCHEDULE=1: OMP_SCHEDULE is read when the process starts" in err
+
+
+def test_exported_patch_is_refused_when_no_setting_has_a_place(types, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n")
+    code, out, err = types("export", "recipe.toml", "--format", "patch")
+    assert code == 3 and not out
+    assert "no line of the program's files calls DataLoader" in " ".join(err.split())
+
+
+def test_exported_patch_is_verified_as_a_revision_when_asked(types, tmp_path, measured):
+    (tmp_path / "train.py").write_text(LOADER)
+    for words in (["init", "-q"], ["add", "train.py"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    code, out, _ = types("export", "recipe.toml", "--format", "patch", "--output", "a.patch", "--verify")
+    (request,), _ = measured
+    assert [one.knob for one in request.candidate] == ["git.ref"] and not request.run.settings
+    # 1.40× is above the lower end of the stated interval.
+    assert code == 0 and "met" in out and "env.OMP_SCHEDULE=1 is not in the patch" in " ".join(out.split())
+    assert (tmp_path / "train.py").read_text() == LOADER
+
+
+@pytest.mark.parametrize("more", [(), ("--output", "a.sh")])
+def test_verify_is_refused_when_there_is_no_patch_to_keep(types, more):
+    code, _, err = types("export", "recipe.toml", "--format", "shell" if more else "patch", "--verify", *more)
+    assert code == 2 and "--format patch, and --output FILE" in " ".join(err.split())
+
+
+def test_card_is_an_svg_that_loads_nothing(types):
+    text = RECIPE.replace('"--batch", "32"', '"<script>&", "--token=hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"')
+    code, out, _ = types("export", "recipe.toml", "--format", "card", recipe=text)
+    tree = ElementTree.fromstring(out)
+    texts = [node.text for node in tree.iter() if node.text and node.text.strip()]
+    assert code == 0 and "1.42× as fast (throughput)" in texts and "loader.num_workers=4" in texts
+    assert not any("href" in name for node in tree.iter() for name in node.attrib) and "hf_abc" not in out

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import answers, run_options
+from dynotune.cli import answers, recipe_patch, run_options
 from dynotune.cli.option_values import one_of
 from dynotune.cli.options import Budget, Json, Margin, Pairs, check_json, option
-from dynotune.cli.run_options import Settings, environment, runs_a_command, typed_settings
+from dynotune.cli.run_options import environment, runs_a_command
 from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.setting import Setting
 
-FORMATS = ("shell", "docker", "kubernetes", "sysctl")
+FORMATS = ("shell", "docker", "kubernetes", "sysctl", "patch", "card")
 DEADLINE_S = 1.9
 """The time limit, in seconds, for collecting the facts that `export --format sysctl` needs, as in
 `doctor`."""
@@ -67,7 +67,6 @@ def verify(
     run: RunSpec,
 ) -> None:
     from dynotune.measure.live import CompareRequest
-    from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
 
     check_json(json)
@@ -77,7 +76,19 @@ def verify(
         raise UsageError(
             f"The recipe {file} has no setting to apply.", hint='They stand below [settings]: "knob" = value.'
         )
-    run = msgspec.structs.replace(
+    run = _measured_as(found, file, run, context)
+    run_options.check_run(context, run, settings)
+    request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
+    unapplied = [f"{setting} is not applied: only the user may set it" for setting in left_out]
+    if not _is_met(found, request, file, json, unapplied=unapplied):
+        raise typer.Exit(1)
+
+
+def _measured_as(found: Recipe, file: Path, run: RunSpec, context: typer.Context) -> RunSpec:
+    """Return the run in the way in which the recipe was proved, with the recipe's baseline."""
+    from dynotune.recipes import checking
+
+    return msgspec.structs.replace(
         run,
         settings=checking.baseline(found, str(file)),
         command=_command(context, found, file, run),
@@ -86,10 +97,6 @@ def verify(
         phase=run.phase or found.recipe.phase,
         caches=run.caches or found.recipe.caches,
     )
-    run_options.check_run(context, run, settings)
-    request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
-    if not _is_met(found, request, file, json, left_out=left_out):
-        raise typer.Exit(1)
 
 
 def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
@@ -147,7 +154,7 @@ def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
 
 
 def _is_met(
-    found: Recipe, request: CompareRequest, file: Path, json: str | None, *, left_out: Sequence[Setting]
+    found: Recipe, request: CompareRequest, file: Path, json: str | None, *, unapplied: Sequence[str]
 ) -> bool:
     """Measure the recipe again, print the result, and return whether the recipe's stated gain was met."""
     from dynotune.cli import compare
@@ -158,12 +165,12 @@ def _is_met(
 
     differs = [str(one) for one in checking.differences(found, facts_of(request.run), request.run.command)]
     differs += checking.unproved(found) if found.proof else []
-    differs += [f"{setting} is not applied: only the user may set it" for setting in left_out]
+    differs += unapplied
     comparison = compare.measure(request)
     if comparison.failed is not None:
         # The command's own last lines are the answer; there is nothing to judge.
         compare.show(comparison, json)
-    outcome, reason = judge_recipe(found, comparison, is_whole=not left_out)
+    outcome, reason = judge_recipe(found, comparison, is_whole=not unapplied)
     verification = Verification(
         recipe=str(file),
         stated=found.recipe.speedup,
@@ -184,17 +191,28 @@ def _is_met(
 
     What cannot be an environment variable is named with the line of Python that does
     it. sysctl writes what `dynotune doctor` finds on this machine, for an administrator.
-    Nothing is applied. For example:
+    patch writes a diff of the program's own files, for `git apply`; --verify measures the
+    patched files before. card draws one SVG for a pull request. Nothing is applied. For
+    example:
 
     dynotune recipe export recipe.toml --format kubernetes
     """
 )
+@runs_a_command(
+    "settings", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None
+)
 def export(
+    context: typer.Context,
     file: File,
     format: Annotated[str, option("recipe_format", metavar="|".join(FORMATS), callback=one_of(*FORMATS))],
-    settings: Settings = None,
     output: Annotated[str | None, option("recipe_output")] = None,
     shm_size: Annotated[str | None, option("recipe_shm_size")] = None,
+    verify: Annotated[bool, option("recipe_verify", "--verify")] = False,
+    pairs: Pairs = 12,
+    margin: Margin = 0.01,
+    budget: Budget = None,
+    *,
+    run: RunSpec,
 ) -> None:
     from dynotune.schema import recipe as recipes
 
@@ -202,21 +220,45 @@ def export(
         raise UsageError(f"--shm-size {shm_size} is not a size.", hint="For example --shm-size 8Gi.")
     if output is not None and Path(output).exists() and Path(output).resolve() == file.resolve():
         raise UsageError(f"--output {output} is the recipe itself.", hint="Name another file.")
+    if verify and (format != "patch" or output is None):
+        raise UsageError(
+            "--verify measures the patched files, and prints what it found.",
+            hint="Give --format patch, and --output FILE for the patch.",
+        )
     found = recipes.read(file)
-    checked = _checked(found, file, typed_settings(settings))
-    text = _exported(found, checked, file, format, shm_size)
+    checked = _checked(found, file, run.settings)
+    patch = recipe_patch.made(found, checked, run) if format == "patch" else None
+    if patch is None:
+        content = _exported(found, checked, file, format, shm_size).encode()
+    else:
+        content = recipe_patch.text(patch, found, file, output)
+        recipe_patch.say_refused(patch)
     if output is None:
-        answers.write_bytes(text.encode())
-        return
-    from dynotune.schema import atomic
+        answers.write_bytes(content)
+    else:
+        from dynotune.schema import atomic
 
-    with may_fail(f"write {output}", "Name another file with --output.", UsageError):
-        atomic.write(Path(output), text.encode())
+        with may_fail(f"write {output}", "Name another file with --output.", UsageError):
+            atomic.write(Path(output), content)
+    if verify and patch is not None:
+        measured = _measured_as(found, file, run, context)
+        request = recipe_patch.request(patch, measured, pairs, margin, budget)
+        run_options.check_run(context, measured, request.candidate)
+        unapplied = [f"{setting} is not in the patch" for setting in patch.refused]
+        unapplied += [
+            f"{setting} is not in the patch: only the user may set it" for setting in checked.left_out
+        ]
+        if not _is_met(found, request, file, None, unapplied=unapplied):
+            raise typer.Exit(1)
 
 
 def _exported(found: Recipe, checked: Checked, file: Path, format: str, shm_size: str | None) -> str:
     from dynotune.recipes import export_parts
+    from dynotune.report import card
     from dynotune.report import export as formats
+
+    if format == "card":
+        return card(found, list(map(str, checked.applied)), redaction.words(found.recipe.command))
 
     if format == "sysctl":
         from dynotune import probe

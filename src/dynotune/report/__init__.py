@@ -4,7 +4,7 @@ A document is laid out once, as a `Report` of `blocks`; `documents` finds the la
 Three writers show blocks: `terminal`, `page.html` and `page.markdown`. Answers that only a terminal shows are
 rendered by their own modules: a recipe, knobs (`catalogue`), advice (`claims`), a
 finding (`explanation`), GPU code and caches (`startup`). `export` writes settings for shells, containers and
-administrators.
+administrators, `patch` a patch's heading, `recipe_card` one SVG.
 
 No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text`
 formats numbers. The room imports its modules late, because parsing a command line does not need rich.
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from dynotune.report.blocks import On
     from dynotune.report.documents import layout_of, on_terminal
     from dynotune.report.explanation import explanation_report
+    from dynotune.report.patch import patch_heading
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
+    from dynotune.report.recipe_card import card
     from dynotune.report.terminal import shown
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Progress",
     "as_html",
     "as_text",
+    "card",
     "catalogue",
     "claims",
     "console",
@@ -37,6 +40,7 @@ __all__ = [
     "layout_of",
     "loudness",
     "on_terminal",
+    "patch_heading",
     "recipe_report",
     "shown",
     "startup",
@@ -50,7 +54,9 @@ _HOMES = {
     "blocks": "On",
     "documents": "layout_of on_terminal",
     "explanation": "explanation_report",
+    "patch": "patch_heading",
     "recipe": "recipe_report verification_report",
+    "recipe_card": "card",
     "terminal": "shown",
 }
 

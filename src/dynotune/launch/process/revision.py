@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -18,6 +18,11 @@ from dynotune.schema.setting import Setting
 
 _SUBMODULE = "160000"
 _GIT_S = 600.0
+_AUTHOR = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in {"NAME": "dynotune", "EMAIL": "dynotune@localhost"}.items()
+}
 # The repository's own configuration names programs. What git needs for the content of files (filters) stays.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
@@ -104,6 +109,41 @@ def export(revision: Revision, folder: Path) -> None:
         _git(revision.root, "read-tree", revision.commit, env=own)
         names = "".join(f"{name}\0" for name in revision.differing)
         _git(revision.root, "checkout-index", "-z", "--stdin", f"--prefix={folder}/", env=own, given=names)
+
+
+def top_level(cwd: Path) -> Path | None:
+    """Return the root of the working tree that contains `cwd`; None without a repository, or without git."""
+    try:
+        return Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
+    except (UsageError, CannotRunHere):
+        return None
+
+
+def commit_with(root: Path, edited: Mapping[str, bytes], subject: str) -> str:
+    """Write a commit of the working tree with other content in some files, and return its hash.
+
+    Neither the working tree nor the index nor a branch changes. git removes the commit in time, since no
+    branch holds it.
+
+    Args:
+        edited: path relative to `root` to the file's bytes.
+
+    Raises:
+        UsageError: there is no repository, or git failed.
+    """
+    with temporary_folder(Path(tempfile.gettempdir())) as scratch:
+        own = {"GIT_INDEX_FILE": str(scratch / "index"), **_AUTHOR}
+        index = root / _git(root, "rev-parse", "--git-path", "index").strip()
+        if index.is_file():
+            shutil.copyfile(index, scratch / "index")
+        _git(root, "add", "--update", env=own)
+        for name, content in edited.items():
+            text = content.decode("utf-8", "surrogateescape")
+            blob = _git(root, "hash-object", "-w", "--stdin", f"--path={name}", given=text).strip()
+            mode = "100755" if os.access(root / name, os.X_OK) else "100644"
+            _git(root, "update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", env=own)
+        tree = _git(root, "write-tree", env=own).strip()
+        return _git(root, "commit-tree", tree, "-m", subject, env=own).strip()
 
 
 def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str]]:

@@ -1,0 +1,130 @@
+"""Follow a value to where the program takes it from: the default of an option, or a configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from dynotune.recipes.patch.calls import argument_of, set_argument
+from dynotune.recipes.patch.configuration import Configurations
+from dynotune.recipes.patch.source import NoPlace, SourceFile
+
+_SWITCHES = ("'store_true'", "'store_false'", '"store_true"', '"store_false"')
+
+
+@dataclass
+class Origins:
+    """All places from which values of the program may come.
+
+    Args:
+        command: the command on which the recipe was proved.
+    """
+
+    files: Sequence[SourceFile]
+    command: Sequence[str]
+    configurations: Configurations
+
+    def set(self, file: SourceFile, node: cst.BaseExpression, value: str) -> list[str] | None:
+        """Set the origin of the expression `node` to `value`, a text of Python, and return the places.
+
+        None means that the expression itself is to be replaced: it is no option of the program.
+
+        Raises NoPlace: the command line gives the option, so no edit of a file would act.
+        """
+        keys = _keys(node)
+        if not keys:
+            return None
+        dotted = ".".join(keys)
+        if self.configurations.has(keys):
+            given = next((word for word in self.command if word.lstrip("+").startswith(f"{dotted}=")), None)
+            if given is not None:
+                raise NoPlace(f"the command gives `{given}`: write {_shown(value)} there")
+            return [self.configurations.set(keys, value)]
+        if len(keys) > 1 or self._is_assigned(keys[0]):
+            return None
+        found = self._option(keys[0])
+        if found is None:
+            return None
+        place, call = found
+        self._refuse_given(call, value)
+        if (action := argument_of(place, call, "action")) is not None and (
+            place.code(action.value) in _SWITCHES
+        ):
+            flag = place.code(call.args[0].value).strip("'\"")
+            raise NoPlace(f"{place.place(call)}: the program has a switch for it: give or leave out `{flag}`")
+        set_argument(place, call, "default", value)
+        return [f"{place.place(call)}: {place.code(call)}: default={value}"]
+
+    def _option(self, name: str) -> tuple[SourceFile, cst.Call] | None:
+        """Return the one `add_argument` or `click.option` that makes the option `name`."""
+        found = []
+        for file in self.files:
+            for call in file.calls():
+                is_option = isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"
+                if (is_option or "click.option" in file.qualified(call.func)) and name in _names(file, call):
+                    found.append((file, call))
+        return found[0] if len(found) == 1 else None
+
+    def _is_assigned(self, name: str) -> bool:
+        """Tell whether the program sets the attribute itself, such as `args.workers = …`."""
+        return any(
+            isinstance(node, cst.AssignTarget)
+            and isinstance(node.target, cst.Attribute)
+            and node.target.attr.value == name
+            and isinstance(node.target.value, cst.Name)
+            and node.target.value.value != "self"
+            for file in self.files
+            for node in file.nodes
+        )
+
+    def _refuse_given(self, call: cst.Call, value: str) -> None:
+        flags = [flag for arg in call.args if (flag := _text(arg)) and flag.startswith("-")]
+        for word in self.command:
+            for flag in flags:
+                is_long = flag.startswith("--")
+                if (
+                    word == flag
+                    or word.startswith(f"{flag}=")
+                    or (not is_long and word.startswith(flag) and not word.startswith("--"))
+                ):
+                    raise NoPlace(f"the command gives `{flag}`: write {_shown(value)} there")
+
+
+def _keys(node: cst.BaseExpression) -> list[str]:
+    """Return `[loader, workers]` of `cfg.loader.workers` or `cfg["loader"]["workers"]`; [] of others."""
+    keys: list[str] = []
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        if isinstance(node, cst.Attribute):
+            keys.append(node.attr.value)
+        else:
+            index = node.slice[0].slice if len(node.slice) == 1 else None
+            if not isinstance(index, cst.Index) or not isinstance(index.value, cst.SimpleString):
+                return []
+            keys.append(str(index.value.evaluated_value))
+        node = node.value
+    if not isinstance(node, cst.Name) or node.value == "self":
+        return []
+    return keys[::-1]
+
+
+def _names(file: SourceFile, call: cst.Call) -> set[str]:
+    """Return the name under which a parser keeps an option: `dest`, else that of the first long flag."""
+    for arg in call.args:
+        if arg.star:
+            return set()
+        if arg.keyword is not None and arg.keyword.value == "dest":
+            return {_text(arg)}
+    flags = [_text(arg) for arg in call.args if arg.keyword is None]
+    long = [flag for flag in flags if flag.startswith("--")] or flags
+    return {long[0].lstrip("-").replace("-", "_")} if long and long[0] else set()
+
+
+def _text(arg: cst.Arg) -> str:
+    value = arg.value
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
+
+
+def _shown(value: str) -> str:
+    return value.strip("'\"")

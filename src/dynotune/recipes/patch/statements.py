@@ -1,0 +1,178 @@
+"""Put statements where they act: before what reads an environment variable, after imports, around a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from dynotune.recipes.patch.calls import calls_of
+from dynotune.recipes.patch.source import NoPlace, SourceFile, Statement, line
+
+OPTIMIZERS = tuple(
+    f"torch.optim.{name}"
+    for name in ("Adam", "AdamW", "SGD", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop")
+)
+
+
+def after_imports(file: SourceFile, code: str) -> str:
+    """Ask for a statement after the imports of the file, with `import torch` where it lacks one."""
+    lines = [line(code)]
+    if not file.binds("torch"):
+        lines.insert(0, line("import torch"))
+    last = file.last_import()
+    if last is not None:
+        file.edits.after.setdefault(last, []).extend(lines)
+        return f"{file.place(last)}: {code}"
+    return _at_begin(file, lines, code)
+
+
+def set_variable(file: SourceFile, name: str, value: str) -> str:
+    """Ask for a line that sets an environment variable before the first import of the file."""
+    lines = [line(f"os.environ[{name!r}] = {value!r}")]
+    first = file.first_code()
+    if first is None or not file.edits.before.get(first):
+        lines.insert(0, line("import os"))
+    return _at_begin(file, lines, f"os.environ[{name!r}] = {value!r}")
+
+
+def _at_begin(file: SourceFile, lines: list[cst.SimpleStatementLine], code: str) -> str:
+    first = file.first_code()
+    if first is None:
+        raise NoPlace(f"{file.name} has no statement")
+    file.edits.before.setdefault(first, []).extend(lines)
+    return f"{file.place(first)}: {code}"
+
+
+def import_torch(file: SourceFile) -> None:
+    """Ask for `import torch` where no import of the file binds it."""
+    if file.binds("torch"):
+        return
+    last = file.last_import()
+    if last is None:
+        _at_begin(file, [line("import torch")], "")
+    elif not file.edits.after.get(last):
+        file.edits.after[last] = [line("import torch")]
+
+
+def model_of(files: Sequence[SourceFile]) -> tuple[SourceFile, cst.SimpleStatementLine, str, bool]:
+    """Find the model: what an optimizer steps, else what is put into evaluation mode.
+
+    Returns: the file, a statement at which the model is complete, the model's name as text, and whether
+    the statement comes before that point.
+
+    Raises NoPlace: there is no such statement, or there are several models.
+    """
+    found = list(_stepped(files)) or list(_evaluated(files))
+    names = {name for _, _, name, _ in found}
+    if not found:
+        raise NoPlace("no optimizer of torch and no `.eval()` names the model")
+    if len(names) > 1 or len(found) > 1:
+        places = ", ".join(f"{file.place(statement)} ({name})" for file, statement, name, _ in found)
+        raise NoPlace(f"several statements name a model: {places}")
+    if names == {"self"}:
+        file, statement, _, _ = found[0]
+        raise NoPlace(
+            f"{file.place(statement)}: the model makes its own optimizer, and is called by a trainer"
+        )
+    return found[0]
+
+
+def _stepped(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine, str, bool]]:
+    for file in files:
+        for call, _ in calls_of(file, OPTIMIZERS):
+            statement = file.statement(call)
+            parameters = next(
+                (
+                    inner
+                    for arg in call.args[:1]
+                    for inner in _inside(arg)
+                    if isinstance(inner, cst.Call)
+                    and isinstance(inner.func, cst.Attribute)
+                    and inner.func.attr.value in ("parameters", "named_parameters")
+                ),
+                None,
+            )
+            if parameters is None or statement is None:
+                raise NoPlace(f"{file.place(call)}: the optimizer does not name the model")
+            assert isinstance(parameters.func, cst.Attribute)
+            yield file, statement, file.code(parameters.func.value), True
+
+
+def _evaluated(
+    files: Sequence[SourceFile],
+) -> Iterator[tuple[SourceFile, cst.SimpleStatementLine, str, bool]]:
+    for file in files:
+        for call in file.calls():
+            func = call.func
+            if not isinstance(func, cst.Attribute) or func.attr.value != "eval" or call.args:
+                continue
+            statement = file.statement(call)
+            if statement is None or len(statement.body) != 1:
+                continue
+            part = statement.body[0]
+            if isinstance(part, cst.Expr) and part.value is call:
+                yield file, statement, file.code(func.value), False
+            elif isinstance(part, cst.Assign) and part.value is call and len(part.targets) == 1:
+                yield file, statement, file.code(part.targets[0].target), False
+
+
+def beside_model(file: SourceFile, statement: cst.CSTNode, code: str, *, is_before: bool) -> str:
+    """Ask for a statement on the model, before its optimizer is made or after it is complete."""
+    beside = file.edits.before if is_before else file.edits.after
+    beside.setdefault(statement, []).append(line(code))
+    return f"{file.place(statement)}: {code}"
+
+
+def around_calls(files: Sequence[SourceFile], name: str, header: str, *, with_loss: bool) -> list[str]:
+    """Ask for a `with` around each statement that calls the model `name`.
+
+    Args:
+        with_loss: whether the statements up to the backward pass belong inside, where one follows in the
+            same block.
+
+    Raises NoPlace: a call stands in a statement that cannot be put inside, or there is no call.
+    """
+    places: list[str] = []
+    for file in files:
+        done = set[cst.CSTNode]()
+        for call in file.calls():
+            if file.code(call.func) != name:
+                continue
+            statement = file.statement(call)
+            block = None if statement is None else file.block(statement)
+            if statement is None or block is None:
+                raise NoPlace(f"{file.place(call)}: the model is called where no `with` fits around the line")
+            if statement in done:
+                continue
+            body = list(block.body)
+            begin = body.index(statement)
+            num = _to_backward(file, body[begin:]) if with_loss else 1
+            if any(inner in file.edits.wrapped for inner in body[begin : begin + num]):
+                raise NoPlace(f"{file.place(call)}: another setting puts a `with` around this line")
+            done.update(body[begin : begin + num])
+            file.edits.wrapped[statement] = (num, header)
+            places.append(f"{file.place(statement)}: with {header}:")
+        if done:
+            import_torch(file)
+    if not places:
+        raise NoPlace(f"no line of the program's files calls `{name}`")
+    return places
+
+
+def _to_backward(file: SourceFile, body: Sequence[Statement | cst.BaseSmallStatement | cst.CSTNode]) -> int:
+    """Return how many statements stand before the one that begins the backward pass; 1 if none does."""
+    for num, statement in enumerate(body):
+        code = file.code(statement)
+        if num and not isinstance(statement, cst.SimpleStatementLine):
+            break
+        if num and (".backward(" in code or ".zero_grad(" in code or ".step(" in code):
+            is_backward = any(".backward(" in file.code(later) for later in body[num:])
+            return num if is_backward else 1
+    return 1
+
+
+def _inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _inside(child)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
 from dynotune.schema.precision import Precision
@@ -20,6 +21,7 @@ from dynotune.schema.study import Study
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
+    Bisection,
     Comparison,
     Diagnosis,
     Examination,

@@ -180,6 +180,7 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
         "report": {"path": "comparison.json"},
         "diagnose": command,
         "compare": {**command, "settings": ["host.num_threads=1"]},
+        "bisect": {**command, "good": "git.ref=v1", "bad": "git.ref=v2"},
         "tune": command,
         "memory": command,
     }
@@ -188,7 +189,7 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
         async with mcp.Client(stdio_client(server)) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             told = {name: await client.call_tool(name, arguments) for name, arguments in asked.items()}
-            for name in ("diagnose", "compare", "tune", "memory"):
+            for name in ("diagnose", "compare", "bisect", "tune", "memory"):
                 stop = {"id": told[name].structured_content["job"], "stop": True, "wait_s": 120}
                 told[f"job of {name}"] = await client.call_tool("job", stop)
             return names, told

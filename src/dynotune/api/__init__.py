@@ -49,6 +49,7 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
+    from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison, InProcess
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
     from dynotune.schema.setting import Setting
@@ -59,6 +60,7 @@ __all__ = [
     "IN_A_FOLDER",
     "MAX_SNAPSHOT_BYTES",
     "Question",
+    "bisect",
     "check_output",
     "compare",
     "diagnose",
@@ -235,6 +237,39 @@ def compare(
     with _watched(run, "compare") as watcher:
         found = protocol.compare(request, watcher)
     raise_if_failed(found, with_output=True)
+    return shown(found)
+
+
+def bisect(
+    command: Command,
+    good: str,
+    bad: str,
+    *,
+    steps: int | None = None,
+    objective: Objective = "throughput",
+    caches: Caches = "warm",
+    pairs: int = 24,
+    margin: float = 0.02,
+    budget_s: float | None = None,
+    **run: Unpack[RunOptions],
+) -> Bisection:
+    """Find which step between a good and a bad end made a command slow.
+
+    Args:
+        good, bad: "git.ref=REVISION", "package.NAME=VERSION", or a file of `doctor`, both of one kind.
+        pairs: most pairs of each comparison.
+        margin: smallest relative difference of the ends that is searched for.
+        budget_s: seconds after which no further comparison begins.
+    """
+    from dynotune import bisect as search
+
+    options: RunOptions = {"seed": 0, **run}
+    spec = _spec(command, options, (), window_steps=steps, objective=objective, caches=caches)
+    request = _checked(
+        search.BisectRequest(run=spec, good=good, bad=bad, max_pairs=pairs, margin=margin, budget_s=budget_s)
+    )
+    with _watched(run, "bisect") as watcher:
+        found = search.bisect(request, watcher)
     return shown(found)
 
 

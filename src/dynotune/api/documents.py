@@ -27,7 +27,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 LARGEST_EXAMINATION_BYTES = 16 << 20  # a thousand times what one takes
 MAX_SNAPSHOT_BYTES = 1 << 30  # one that is made to harm can take fifty times its size in memory
 # Documents that a folder may hold; the first that is there counts.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
+IN_A_FOLDER = (
+    "study.json",
+    "bisection.json",
+    "comparison.json",
+    "observation.json",
+    "startup.json",
+    "memory.json",
+)
 
 
 def read_traces(
@@ -181,6 +188,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     """Return the type and the report of each kind of document. An observation first becomes a diagnosis."""
     from dynotune import report
     from dynotune.doctor import all_rules
+    from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
     from dynotune.schema.precision import Precision
@@ -191,6 +199,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     costs = {rule.id: rule.costs for rule in all_rules().values()}
     return {
         "study": (Study, report.on_terminal),
+        "bisection": (Bisection, report.on_terminal),
         "comparison": (Comparison, report.on_terminal),
         "observation": (Diagnosis, report.on_terminal),
         "diagnosis": (Diagnosis, report.on_terminal),

@@ -225,6 +225,23 @@ def server(root: Path, *, allow_run: bool, longest_s: float) -> MCPServer[Any]:
         ours = ["compare", "--budget", tools.budget(budget), *map(_word, settings)]
         return await tools.of_command(ours, command, folder, wait_s, context)
 
+    @served.tool(
+        description="Find which commit, or which version of a package, made the command slow. Takes long: "
+        "comparisons that halve the line between a good and a bad end."
+    )
+    async def bisect(
+        good: Annotated[str, Field(description="As git.ref=v1.2 or package.torch=2.9.1.")],
+        bad: Annotated[str, Field(description="The slow end, of the same kind.")],
+        command: Command,
+        context: Context[Any],
+        folder: Folder = ".",
+        budget: Budget = "",
+        wait_s: Wait = 240.0,
+    ) -> Answer:
+        ends = [word for option, end in (("--good", good), ("--bad", bad)) for word in (option, _word(end))]
+        ours = ["bisect", "--budget", tools.budget(budget), *ends]
+        return await tools.of_command(ours, command, folder, wait_s, context)
+
     @served.tool(description="Find, prove and write down (recipe.toml) the settings that help the command.")
     async def tune(
         command: Command,

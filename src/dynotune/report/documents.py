@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
 from dynotune.schema.precision import Precision
@@ -41,6 +42,10 @@ def layout_of(
             from dynotune.report import comparison
 
             return comparison.layout(document)
+        case Bisection():
+            from dynotune.report import bisection
+
+            return bisection.layout(document)
         case Study():
             from dynotune.report.study import layout as study
 

@@ -30,6 +30,8 @@ MAX_PAIRS = 12
 MOST_PAIRS = LOOKS[-1]
 PRECISION = 0.2
 """Width of the confidence interval, relative to the gain, at which the comparison is precise enough."""
+CONFIDENCE = 0.95
+"""Confidence of verdicts and intervals, unless a comparison states another one."""
 MARGIN = 0.01
 """Relative difference below which arms count as equal."""
 MOST_SHIFT = 0.02
@@ -164,6 +166,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         run: how every run is made, with the baseline's settings. `warmup_steps` and `window_steps` are the
             requested numbers until the pilot runs have determined better numbers.
         speedup, ci: speed-up and its confidence interval; None until two pairs are complete.
+        against: ratio with which `speedup` is compared: `faster` is above it, and `slower` is below it.
         run_s: typical duration of a run in seconds; None until the pilot runs have ended.
         within: whether `pairs` are blocks within one process.
         baseline_shift: of the live run of these blocks; None if nothing is known of it.
@@ -183,7 +186,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     failed: FailedArm | None = None
     speedup: float | None = None
     ci: tuple[float, float] | None = None
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
+    against: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     margin: float = 0.01
     num_pairs: int = 0
     max_pairs: int = 12

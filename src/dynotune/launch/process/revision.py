@@ -53,9 +53,7 @@ def find(cwd: Path, ref: str) -> Revision:
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     try:
-        commit = _git(
-            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
-        ).strip()
+        commit = _commit(root, ref)
     except UsageError:
         raise UsageError(
             f"git knows no revision {ref!r} in {root}.",
@@ -117,6 +115,61 @@ def top_level(cwd: Path) -> Path | None:
         return Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     except (UsageError, CannotRunHere):
         return None
+
+
+class Commit(NamedTuple):
+    """A commit of a line of history. `num_parents`: 2 for a merge."""
+
+    hash: str
+    subject: str
+    num_parents: int
+
+
+def between(cwd: Path, good: str, bad: str) -> list[Commit]:
+    """Return the commits from `good` to `bad`, both among them, each on the first parent of the next.
+
+    What a merge brought in is one step: the merge.
+
+    Raises UsageError: git knows one of them not, or `good` is not on that line of `bad`.
+    """
+    ends = [_commit(cwd, ref) for ref in (good, bad)]
+    text = _git(cwd, "log", "--first-parent", "--reverse", "--format=%H%x00%P%x00%s", ends[1])
+    rows = [line.split("\0") for line in text.splitlines()]
+    line = [Commit(commit, subject, len(parents.split())) for commit, parents, subject in rows]
+    begin = next((index for index, commit in enumerate(line) if commit.hash == ends[0]), None)
+    if begin is None:
+        base = _git(cwd, "merge-base", *ends).strip()
+        raise UsageError(
+            f"{good} is not on the line of {bad}: following first parents from {bad} does not lead to it.",
+            hint=f"They part at {base[:12]}: is that one good, as git.ref={base[:12]}?",
+        )
+    return line[begin:]
+
+
+def is_shown(cwd: Path, commit: str) -> bool:
+    """Tell whether the working tree holds the tracked files of `commit` as they are."""
+    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    return not any(_differences(root, commit, commit))
+
+
+def described(cwd: Path, commit: str) -> list[str]:
+    """Return lines that say what a commit changed: author, date, files with the number of lines; renames as
+    such."""
+    about = ("--format=%an, %ad", "--date=short")
+    text = _git(
+        cwd, "show", *about, "--stat=100", "--find-renames", "--first-parent", "--no-ext-diff", commit
+    )
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def merged(cwd: Path, commit: str) -> tuple[str, str]:
+    """Return where the branch that a merge brought in began, and its last commit."""
+    parents = _git(cwd, "rev-parse", f"{commit}^1", f"{commit}^2").split()
+    return _git(cwd, "merge-base", *parents).strip(), parents[1]
+
+
+def _commit(cwd: Path, ref: str) -> str:
+    return _git(cwd, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}").strip()
 
 
 def commit_with(root: Path, edited: Mapping[str, bytes], subject: str) -> str:

@@ -67,6 +67,9 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
         margin=request.margin,
         max_pairs=request.max_pairs,
         precision=request.precision,
+        against=request.against,
+        confidence=request.confidence,
+        seen=request.seen,
         within=request.in_process != "never" and not reason,
         warnings=wary,
         facts={**facts, **probe.environment.facts(run.env)},
@@ -102,6 +105,9 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
         margin=comparison.margin,
         budget_s=budget_s,
         precision=comparison.precision,
+        against=comparison.against,
+        confidence=comparison.confidence,
+        seen=comparison.seen,
         in_process="auto" if comparison.within else "never",
     )
     objective.refuse_impossible(request.run)

@@ -12,9 +12,15 @@ from importlib.resources import files
 
 import msgspec
 
-from dynotune.measure.comparison.stats import CONFIDENCE
 from dynotune.measure.live.baseline_shift import why_not_proof
-from dynotune.schema.comparison import MIN_PAIRS, TELLING_PAIRS, BlocksAnswer, Comparison, Spread
+from dynotune.schema.comparison import (
+    CONFIDENCE,
+    MIN_PAIRS,
+    TELLING_PAIRS,
+    BlocksAnswer,
+    Comparison,
+    Spread,
+)
 
 FILE = "launched.toml"
 MOST_DF = 4

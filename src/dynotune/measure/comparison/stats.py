@@ -11,6 +11,7 @@ import msgspec
 from dynotune.measure.comparison.looks import nominal_levels
 from dynotune.measure.comparison.schedule import looks
 from dynotune.schema.comparison import (
+    CONFIDENCE,
     MARGIN,
     MAX_PAIRS,
     Comparison,
@@ -21,7 +22,6 @@ from dynotune.schema.comparison import (
 )  # fmt: skip
 from dynotune.schema.errors import StatisticsError, UsageError
 
-CONFIDENCE = 0.95
 # Error rate of calling `same` a difference as large as the margin, at either end; separate from `faster` and
 # `slower`.
 SAME_ERROR = 0.05
@@ -173,16 +173,31 @@ def judge_comparison(
 ) -> SequentialResult:
     """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the
     default."""
-    return judge(
-        comparison.pairs if pairs is None else pairs,
+    against = comparison.against
+    judgement = judge(
+        [_shifted(pair, against) for pair in (comparison.pairs if pairs is None else pairs)],
         seen=comparison.seen,
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
         precision=precision if comparison.precision is None else comparison.precision,
         unit="block" if comparison.within else "pair",
+        error=1 - comparison.confidence,
         **more,
     )
+    speedup, ci = judgement.speedup, judgement.ci
+    return msgspec.structs.replace(
+        judgement,
+        speedup=None if speedup is None else speedup * against,
+        ci=None if ci is None else (ci[0] * against, ci[1] * against),
+    )
+
+
+def _shifted(pair: Pair, against: float) -> Pair:
+    """Return a pair whose ratio is 1 where that of `pair` is `against`."""
+    if against == 1:
+        return pair
+    return msgspec.structs.replace(pair, baseline_s=pair.baseline_s / against)
 
 
 def _is_precise(settled: SequentialResult, precision: float) -> bool:

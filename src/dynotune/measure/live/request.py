@@ -4,7 +4,17 @@ from typing import Protocol
 
 import msgspec
 
-from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, Drawn, InProcess, Pair, Voided
+from dynotune.schema.comparison import (
+    CONFIDENCE,
+    MARGIN,
+    MAX_PAIRS,
+    ArmName,
+    Drawn,
+    InProcess,
+    Pair,
+    Spread,
+    Voided,
+)
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import MOST_RECORDED_S
@@ -21,6 +31,9 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
             difference; None for `PRECISION` where blocks or a budget limit the time.
         in_process: compare within one live run: `auto` if the settings can be switched there, `only`, or not
             at all.
+        against: ratio with which the speed-up is compared; 1 asks whether the arms differ.
+        confidence: of the verdict and the interval.
+        seen: spread of earlier pairs of the same command.
     """
 
     run: RunSpec
@@ -30,6 +43,9 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     precision: float | None = None
     in_process: InProcess = "never"
+    against: float = 1.0
+    confidence: float = CONFIDENCE
+    seen: Spread | None = None
 
     @property
     def arms(self) -> dict[ArmName, list[Setting]]:

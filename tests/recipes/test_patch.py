@@ -272,6 +272,26 @@ def test_autocast_holds_model_and_loss_when_a_backward_pass_follows(patched):
     ) in text
 
 
+def test_autocast_holds_the_call_in_another_file_when_a_function_gets_the_model(patched):
+    call = "def epoch(model, d):\n    for x in d:\n        y = model(x)\n"
+    files = {
+        "train.py": "import torch, epochs, other\nopt = torch.optim.SGD(model.parameters())\n",
+        "epochs.py": call,
+        "other.py": "model = f()\nmodel(1)\n",
+    }
+    patch = patched(files, "precision.autocast=bf16", has_gpu=False)
+    assert list(patch.edited) == ["epochs.py"]
+    assert after(patch, "epochs.py").startswith("import torch\ndef epoch") and "'cpu'" in after(
+        patch, "epochs.py"
+    )
+
+
+def test_precision_is_there_already_when_the_program_allows_tf32(patched):
+    text = "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+    patch = patched(text, "matmul.fp32_precision=high")
+    assert not patch.diff and patch.places["matmul.fp32_precision=high"][0].endswith("= True already")
+
+
 def test_inference_mode_holds_the_call_when_the_model_is_put_into_evaluation(patched):
     text = "import torch\nmodel = load()\nmodel.eval()\nfor x in d:\n    y = model(x)\n    show(y)\n"
     assert "    with torch.inference_mode():\n        y = model(x)\n    show(y)\n" in after(
@@ -353,6 +373,19 @@ def test_hydras_mapping_gets_the_argument_when_hydra_makes_the_loader(patched):
     )
 
 
+def test_classes_that_hydra_makes_are_edited_as_imported_ones(patched):
+    files = {
+        "train.py": HYDRA["train.py"].replace("DataLoader([], num_workers=cfg.data.workers)", "make(cfg)"),
+        "conf/config.yaml": "trainer:\n  _target_: lightning.pytorch.trainer.Trainer\n"
+        "data:\n  _target_: parts.data.Data\n",
+        "parts/data.py": "from torch.utils.data import DataLoader\nclass Data:\n    def f(self):\n"
+        "        return DataLoader([])\n",
+    }
+    patch = patched(files, "loader.num_workers=4", "precision.autocast=bf16")
+    assert "DataLoader([], num_workers=4)" in after(patch, "parts/data.py")
+    assert after(patch, "conf/config.yaml").count("  precision: 'bf16-mixed'\n") == 1
+
+
 # Refusals
 
 REFUSED = {
@@ -396,13 +429,21 @@ REFUSED = {
         "import torch\na = torch.optim.SGD(f.parameters())\nb = torch.optim.SGD(g.parameters())\n",
         "several statements name a model: train.py:2 (f), train.py:3 (g)",
     ),
+    "compile.mode=reduce-overhead": (
+        "import os, torch\nif os.sep:\n    f = torch.compile(f)\n",
+        "train.py:3: the program compiles only under a condition",
+    ),
+    "grad.mode=no_grad": (
+        "import torch\nmodel.eval()\nloss.backward()\n",
+        "no optimizer of torch and no `.eval()` names the model",
+    ),
     "precision.autocast=bf16": (
         "import torch\nwith torch.autocast('cuda'):\n    f()\n",
         "train.py:2: the program has an autocast of its own",
     ),
     "matmul.fp32_precision=high": (
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n",
-        "train.py:2: torch.backends.cuda.matmul.allow_tf32 has the last word",
+        "train.py:2: `torch.backends.cuda.matmul.allow_tf32 = False` has the last word",
     ),
     "precision.quantize=int8": ("import torch\n", "use dynotune run"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Configuration:
 class Configurations:
     """The configuration of a program whose main function Hydra calls; nothing for other programs."""
 
-    def __init__(self, files: Sequence[SourceFile], root: Path) -> None:
+    def __init__(self, files: Iterable[SourceFile], root: Path) -> None:
         self.files: list[Configuration] = []
         for file in files:
             for call in file.calls():
@@ -98,6 +98,11 @@ class Configurations:
         file, node = found[0]
         _replace(file, node, value)
         return f"{_place(file, node)}: {'.'.join(keys)}: {_yaml(value)}"
+
+    def targets(self) -> list[str]:
+        """Return the dotted paths of all that Hydra instantiates."""
+        found = [_scalar(node, "_target_") for file in self.files for node in _mappings(file.tree)]
+        return [node.value for node in found if node is not None]
 
     def made_by(self, target: str) -> list[tuple[Configuration, Any]]:
         """Return the mappings from which Hydra instantiates `target`."""

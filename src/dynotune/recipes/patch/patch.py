@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynotune.recipes.patch.diff import unified
-from dynotune.recipes.patch.program import entry_of, files_of
+from dynotune.recipes.patch.program import entry_of, file_of, files_of
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.setting import Setting
 
@@ -64,6 +64,13 @@ def patch_of(
         raise CannotRunHere(f"{entry} lies outside {root}, so a patch cannot name it.")
     sources, unread = _parsed(entry, root, cwd)
     configurations = Configurations(sources, root)
+    made = [file_of(target, entry, root, cwd) for target in configurations.targets()]
+    for file in made:
+        # What Hydra instantiates is imported by its name alone.
+        more, failed = _parsed(file, root, cwd) if file is not None else ([], [])
+        known = {source.path for source in sources}
+        sources += [source for source in more if source.path not in known]
+        unread += failed
     parts: list[SourceFile | Configuration] = [*sources, *configurations.files]
     places = Places(
         sources,

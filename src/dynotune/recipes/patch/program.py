@@ -49,6 +49,13 @@ def files_of(entry: Path, root: Path, cwd: Path) -> list[Path]:
     return list(found)
 
 
+def file_of(name: str, entry: Path, root: Path, cwd: Path) -> Path | None:
+    """Return the file below `root` that defines the dotted name of a class or function; None if there is
+    none."""
+    module = _module(name.rpartition(".")[0], [entry.parent, cwd, root, root / "src"])
+    return module if module is not None and _is_own(module, root) else None
+
+
 def _is_own(file: Path, root: Path) -> bool:
     return file.is_relative_to(root) and not any(part in _FOREIGN for part in file.relative_to(root).parts)
 

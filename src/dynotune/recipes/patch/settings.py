@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import libcst as cst
 
@@ -20,7 +21,7 @@ from dynotune.recipes.patch.calls import (
     set_argument,
     target_of,
 )
-from dynotune.recipes.patch.configuration import set_key
+from dynotune.recipes.patch.configuration import Configuration, set_key
 from dynotune.recipes.patch.options import Origins
 from dynotune.recipes.patch.source import NoPlace, SourceFile
 from dynotune.schema.knob import (
@@ -116,8 +117,7 @@ class Places:
                 memory_format = "channels_last" if setting.value else "contiguous_format"
                 return self._on_model(f".to(memory_format=torch.{memory_format})")
             case Module("grad_mode"):
-                _, _, model, _ = statements.model_of(self.files)
-                return statements.around_calls(self.files, model, f"torch.{setting.value}()", with_loss=False)
+                return statements.around_calls(self.files, f"torch.{setting.value}()", with_loss=False)
         raise NoPlace("no argument and no line of code does it as dynotune does; use dynotune run")
 
     # Variables
@@ -145,28 +145,27 @@ class Places:
         """Set the argument of a trainer that does what the setting does; [] without such a trainer."""
         places: list[str] = []
         for target, entry in FRAMEWORKS.get(setting.knob, {}).items():
-            argument = str(entry["argument"])
+            argument, aliases = str(entry["argument"]), _ALIASES[target]
+            for file, call, _ in self._calls(aliases):
+                text = _passed(entry, setting, file.place(call))
+                places += self._set(file, call, argument, text, None)
+            for configuration, mapping in self._made_by(aliases):
+                text = _passed(entry, setting, configuration.name)
+                places.append(set_key(configuration, mapping, argument, text))
+            if places or not target.startswith("transformers."):
+                continue
             for file in self.files:
-                for call, _ in calls_of(file, _ALIASES[target]):
-                    values = entry.get("values")
-                    if isinstance(values, dict):
-                        text = values.get(
-                            str(setting.value).lower()
-                            if isinstance(setting.value, bool)
-                            else str(setting.value)
-                        )
-                        if text is None:
-                            raise NoPlace(f"{file.place(call)}: {target} has no argument for this value")
-                    else:
-                        text = repr(setting.value)
-                    places += self._set(file, call, argument, text, None)
-                if not places and any(
-                    "HfArgumentParser" in name for node in file.calls() for name in file.qualified(node.func)
-                ):
+                names = set[str]().union(*(file.qualified(call.func) for call in file.calls()))
+                if "transformers.HfArgumentParser" in names:
                     raise NoPlace(
                         f"{file.name}: the arguments come from the command line: give `--{argument}` there"
                     )
         return places
+
+    def _made_by(self, targets: Sequence[str]) -> list[tuple[Configuration, Any]]:
+        """Return the mappings from which Hydra instantiates one of the targets."""
+        found = [each for target in targets for each in self.origins.configurations.made_by(target)]
+        return list({id(mapping): (file, mapping) for file, mapping in found}.values())
 
     def _constructor(self, setting: Setting, targets: Sequence[str], argument: str) -> list[str]:
         if argument in ("comm_hook", "prefetch") or targets[0].endswith("FSDPModule"):
@@ -180,9 +179,7 @@ class Places:
                 places += self._argument(file, call, target, argument, setting.value)
             except NoPlace as error:
                 refused.append(error)
-        for configuration, mapping in [
-            one for target in targets for one in self.origins.configurations.made_by(target)
-        ]:
+        for configuration, mapping in self._made_by(targets):
             places.append(set_key(configuration, mapping, argument, repr(setting.value)))
         if refused:
             raise refused[0]
@@ -276,10 +273,15 @@ class Places:
     def _setter(self, setting: Setting, setter: str) -> list[str]:
         for file in self.files:
             for node in file.nodes:
-                if isinstance(node, cst.AssignTarget) and file.qualified(node.target) & set(
-                    _LAST_WORD.get(setting.knob, ())
-                ):
-                    raise NoPlace(f"{file.place(node)}: {file.code(node.target)} has the last word")
+                if not isinstance(node, cst.Assign):
+                    continue
+                targets = set[str]().union(*(file.qualified(target.target) for target in node.targets))
+                if not targets & set(_LAST_WORD.get(setting.knob, ())):
+                    continue
+                if (file.code(node.value), setting.value) not in (("True", "high"), ("False", "highest")):
+                    raise NoPlace(f"{file.place(node)}: `{file.code(node)}` has the last word")
+                if not _is_conditional(file, node):
+                    return [f"{file.place(node)}: {file.code(node)} already"]
         places: list[str] = []
         is_sure = False
         for file, call, _ in self._calls([setter]):
@@ -326,7 +328,14 @@ class Places:
             return [statements.after_imports(self.files[0], "torch.compiler.set_stance('force_eager')")]
         places: list[str] = []
         for file, call, _ in self._calls(["torch.compile"]):
-            places += self._set(file, call, "mode", repr(mode), None)
+            if _is_conditional(file, call):
+                raise NoPlace(
+                    f"{file.place(call)}: the program compiles only under a condition; make it hold"
+                )
+            if mode == "default" and argument_of(file, call, "mode") is None:
+                places.append(f"{file.place(call)}: {file.code(call)} already")
+            else:
+                places += self._set(file, call, "mode", repr(mode), None)
         for file in self.files:
             for node in file.nodes:
                 if isinstance(node, cst.Decorator) and "torch.compile" in file.qualified(node.decorator):
@@ -351,9 +360,20 @@ class Places:
             raise NoPlace(
                 f"{file.place(call)}: the program has an autocast of its own, which the setting would keep"
             )
-        _, _, model, _ = statements.model_of(self.files)
         header = f"torch.autocast({self.device!r}, dtype={_DTYPES[value]})"
-        return statements.around_calls(self.files, model, header, with_loss=True)
+        return statements.around_calls(self.files, header, with_loss=True)
+
+
+def _passed(entry: Mapping[str, object], setting: Setting, place: str) -> str:
+    """Return the text of Python that a trainer's argument gets. Raises NoPlace: it has none for this
+    value."""
+    values = entry.get("values")
+    if not isinstance(values, dict):
+        return repr(setting.value)
+    named = str(setting.value).lower() if isinstance(setting.value, bool) else str(setting.value)
+    if named not in values:
+        raise NoPlace(f"{place}: {entry['argument']} has no value for {setting}")
+    return str(values[named])
 
 
 def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:

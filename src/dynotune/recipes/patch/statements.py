@@ -63,7 +63,9 @@ def model_of(files: Sequence[SourceFile]) -> tuple[SourceFile, cst.SimpleStateme
 
     Raises NoPlace: there is no such statement, or there are several models.
     """
-    found = list(_stepped(files)) or list(_evaluated(files))
+    found = list(_stepped(files))
+    if not found and not any(b".backward(" in file.raw for file in files):
+        found = list(_evaluated(files))
     names = {name for _, _, name, _ in found}
     if not found:
         raise NoPlace("no optimizer of torch and no `.eval()` names the model")
@@ -124,8 +126,8 @@ def beside_model(file: SourceFile, statement: cst.CSTNode, code: str, *, is_befo
     return f"{file.place(statement)}: {code}"
 
 
-def around_calls(files: Sequence[SourceFile], name: str, header: str, *, with_loss: bool) -> list[str]:
-    """Ask for a `with` around each statement that calls the model `name`.
+def around_calls(files: Sequence[SourceFile], header: str, *, with_loss: bool) -> list[str]:
+    """Ask for a `with` around each statement that calls the model.
 
     Args:
         with_loss: whether the statements up to the backward pass belong inside, where one follows in the
@@ -133,12 +135,12 @@ def around_calls(files: Sequence[SourceFile], name: str, header: str, *, with_lo
 
     Raises NoPlace: a call stands in a statement that cannot be put inside, or there is no call.
     """
-    places: list[str] = []
-    for file in files:
+    home, _, name, _ = model_of(files)
+    # The same name in another file is the model only where a function is given it.
+    for file, calls in _calls_of_model(files, home, name):
+        places: list[str] = []
         done = set[cst.CSTNode]()
-        for call in file.calls():
-            if file.code(call.func) != name:
-                continue
+        for call in calls:
             statement = file.statement(call)
             block = None if statement is None else file.block(statement)
             if statement is None or block is None:
@@ -153,11 +155,31 @@ def around_calls(files: Sequence[SourceFile], name: str, header: str, *, with_lo
             done.update(body[begin : begin + num])
             file.edits.wrapped[statement] = (num, header)
             places.append(f"{file.place(statement)}: with {header}:")
-        if done:
+        if places:
             import_torch(file)
-    if not places:
-        raise NoPlace(f"no line of the program's files calls `{name}`")
-    return places
+            return places
+    raise NoPlace(f"no line of the program's files calls `{name}`")
+
+
+def _calls_of_model(
+    files: Sequence[SourceFile], home: SourceFile, name: str
+) -> Iterator[tuple[SourceFile, list[cst.Call]]]:
+    """Yield the calls of the model in the file where it is made, then those in functions that get it."""
+    yield home, [call for call in home.calls() if home.code(call.func) == name]
+    for file in files:
+        if file is not home:
+            calls = (call for call in file.calls() if file.code(call.func) == name)
+            yield file, [call for call in calls if _is_parameter(file, call, name)]
+
+
+def _is_parameter(file: SourceFile, node: cst.CSTNode, name: str) -> bool:
+    """Tell whether the innermost function around a node has a parameter of this name."""
+    function = next((above for above in file.above(node) if isinstance(above, cst.FunctionDef)), None)
+    if function is None:
+        return False
+    return any(
+        param.name.value == name for param in (*function.params.params, *function.params.kwonly_params)
+    )
 
 
 def _to_backward(file: SourceFile, body: Sequence[Statement | cst.BaseSmallStatement | cst.CSTNode]) -> int:

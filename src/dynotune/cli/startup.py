@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
+GATE_BLOCKS = 4
+"""Most blocks of a gate that names no number."""
 GATES = ("partial", "jit", "cannot")
 """Verdicts on which the option can exit, the mildest first; each includes the worse verdicts."""
 
@@ -97,9 +99,13 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
 @run_options.runs_a_command("ready_pattern", "seed", seed=0)
 def time(
     context: typer.Context,
-    blocks: Annotated[int, option("startup_blocks", **number(2, 12))] = 12,
+    blocks: Annotated[int | None, option("startup_blocks", **number(2, 12))] = None,
     margin: Margin = 0.05,
     budget: Budget = None,
+    against: Annotated[Path | None, option("startup_against")] = None,
+    fail_on: Annotated[
+        str | None, option("startup_time_fail_on", callback=option_values.one_of("slower"))
+    ] = None,
     resume: Resume = None,
     json: Json = None,
     *,
@@ -110,9 +116,18 @@ def time(
     from dynotune.measure.startup import starting
     from dynotune.report import console, on_terminal
     from dynotune.report.startup import starts
+    from dynotune.schema import document
+    from dynotune.schema.comparison import MAX_PAIRS
+    from dynotune.schema.startup import Startup
 
     check_json(json)
     folder = None
+    if fail_on is not None and against is None:
+        raise UsageError(
+            "--fail-on slower needs a record of earlier starts.",
+            hint="Make one by --blocks 6 --json starts.json, and name it: --against starts.json",
+        )
+    before = None if against is None else document.read(against, Startup)
     if resume is None:
         run_options.check_run(context, run)
     else:
@@ -123,7 +138,11 @@ def time(
     with watcher:
         try:
             if folder is None:
-                request = StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget)
+                # A gate needs an interval, and who gives a budget wants what fits into it.
+                num = blocks or (GATE_BLOCKS if before is not None else MAX_PAIRS if budget else 0)
+                request = StartRequest(
+                    run=run, max_blocks=num, margin=margin, budget_s=budget, against=before
+                )
                 timed = starting.time_starts(request, watcher)
             else:
                 timed = starting.resume(folder, run, watcher, budget_s=budget)
@@ -134,6 +153,8 @@ def time(
             )
             raise
     answers.show(on_terminal, timed, json)
+    if fail_on is not None and any(change.verdict == "slower" for change in timed.changes):
+        raise typer.Exit(1)
 
 
 Caches = Annotated[Path | None, option("startup_caches")]

@@ -149,13 +149,32 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks_to_settle: int | None = None
 
 
+class StartChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How starts of one state of the caches changed since a kept record.
+
+    Args:
+        ratio: geometric mean of the times now over those before; above 1, starts are slower now.
+        ci: confidence interval of `ratio`; None if there are too few starts, for `reason`.
+    """
+
+    arm: CacheState
+    verdict: Verdict = "undecided"
+    ratio: float
+    ci: tuple[float, float] | None = None
+    num_before: int
+    num_now: int
+    reason: str = ""
+
+
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
     """Document `startup.json`.
 
     Args:
         run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first
             step.
-        pilots: starts that do not count, one of each arm, in the order `cold`, `warm`, `off`.
+        max_blocks: most blocks; 0 for one cold and one warm start, which are the pilots.
+        pilots: starts that do not count beside blocks, one of each arm, in the order `cold`, `warm`, `off`.
+        changes: how starts changed since a kept record; empty if none was named.
     """
 
     schema: str = "dynotune.startup/2"
@@ -170,6 +189,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[StartBlock] = []
     voided: list[VoidBlock] = []
     ratios: list[Ratio] = []
+    changes: list[StartChange] = []
     own: list[Cache] = []
     said: list[str] = []
     to_set: dict[str, str] = {}

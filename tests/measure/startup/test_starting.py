@@ -14,6 +14,7 @@ from dynotune.measure.bench.protocol import Interrupted
 from dynotune.measure.comparison.stats import judge
 from dynotune.measure.live.request import StartRequest
 from dynotune.measure.startup import conclusions, starting
+from dynotune.report import as_text, on_terminal
 from dynotune.schema import document
 from dynotune.schema.caches import Cache, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
@@ -380,3 +381,26 @@ def test_a_warm_start_that_compiles_again_has_too_small_a_cache():
     found = concluded(cold=ADDED, warm=ADDED)
     assert any("a warm one adds 3 MiB again" in text for text in found.said)
     assert "jit-cache-too-small" in {finding.id for finding in found.findings}
+
+
+# One start each
+
+
+def test_starts_are_one_cold_and_one_warm_when_no_blocks_are_asked_for(starts, request_):
+    watcher = Watcher()
+    found = starting.time_starts(replace(request_, max_blocks=0), watcher)
+    assert found.finished and [pilot.arm for pilot in found.pilots] == ["cold", "warm"]
+    assert not found.blocks and not found.ratios
+    assert (
+        watcher.said[0].startswith("Two starts of the command") and "The cold start took" in watcher.said[1]
+    )
+    assert found.said[0].startswith("A cold start took") and "--blocks 4" in found.said[0]
+    text = as_text(on_terminal(found))
+    assert "caches cold" in text and "off" not in text.splitlines()[3]
+
+
+def test_starts_are_judged_against_a_kept_record_when_one_is_given(starts, request_):
+    before = starting.time_starts(request_, Watcher())
+    found = starting.time_starts(replace(request_, against=before), Watcher())
+    assert [change.arm for change in found.changes] == ["cold", "warm"]
+    assert {change.verdict for change in found.changes} <= {"same", "undecided"}

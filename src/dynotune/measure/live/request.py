@@ -17,6 +17,7 @@ from dynotune.schema.comparison import (
 )
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.schema.startup import Startup
 from dynotune.schema.task import MOST_RECORDED_S
 
 
@@ -58,13 +59,16 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Starts to time, in blocks of one start with cold caches, one with warm caches and one with caches off.
 
-    `budget_s`: seconds for all starts; None for no limit.
+    `max_blocks`: 0 for one cold and one warm start alone, without an interval.
+    `budget_s`: seconds for all starts; None for no limit. `against`: kept record that starts are judged
+        against.
     """
 
     run: RunSpec
     max_blocks: int = MAX_PAIRS
     margin: float = 0.05
     budget_s: float | None = None
+    against: Startup | None = None
 
 
 class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,12 +41,21 @@ def conclusions(startup: Startup) -> dict[str, Any]:
     view = ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
     found, unknown = examine(view)
     saved = [_of_ratio(ratio, startup.margin) for ratio in startup.ratios]
+    if not startup.max_blocks:
+        saved = [_once(startup)]
     return {
         "said": [*saved, *_compiled(startup), *_limits(startup), *_own(startup), *_left(startup)],
         "to_set": to_set(startup),
         "findings": [finding for finding in found if finding.id in ABOUT_STARTS],
         "unknown": [one for one in unknown if one.id in ABOUT_STARTS],
     }
+
+
+def _once(startup: Startup) -> str:
+    """Say what one cold and one warm start took."""
+    cold, warm = (startup.starts(arm)[0].value_s for arm in ("cold", "warm"))
+    took = f"A cold start took {words.duration(cold)}, a warm one {words.duration(warm)}."
+    return f"{took} These are one start each; --blocks 4 says by how much starts differ without a cause."
 
 
 def _of_ratio(ratio: Ratio, margin: float) -> str:

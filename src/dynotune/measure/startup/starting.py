@@ -27,7 +27,7 @@ from dynotune.measure.live.readiness import FirstStep, Steadiness
 from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.time_limit import limit_s
-from dynotune.measure.startup import conclusions
+from dynotune.measure.startup import against, conclusions
 from dynotune.measure.startup.cache_folders import Places, all_places
 from dynotune.measure.startup.start_run import run_start
 from dynotune.schema import document, resumption
@@ -35,6 +35,7 @@ from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import Purpose, RunSpec
 from dynotune.schema.startup import CACHE_STATES, CacheState, Ratio, Start, StartBlock, Startup, VoidBlock
+from dynotune.text import words
 
 FILE = "startup.json"
 COMPARED: tuple[CacheState, ...] = ("cold", "off")
@@ -106,9 +107,8 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         CommandFailed: the command failed, or ended before it was ready.
         Interrupted: the user interrupted the starts; `resume` continues.
     """
-    judge(
-        [], margin=request.margin, max_pairs=request.max_blocks
-    )  # raises UsageError for a number out of range
+    if request.max_blocks:
+        judge([], margin=request.margin, max_pairs=request.max_blocks)  # UsageError for a number out of range
     run = request.run
     facts = facts_of(run)
     for caution in preflight(run, {"baseline": run.settings}, facts):
@@ -175,14 +175,34 @@ class _StartBench:
 
     def run(self) -> Startup:
         try:
-            self._pilots()
-            self._blocks()
+            if self._request.max_blocks:
+                self._pilots()
+                self._blocks()
+            else:
+                self._once()
         except CommandFailed as error:
             if self._startup.blocks:
                 error.hint += f" The finished blocks are kept in {self._folder}."
             raise
         self._conclude()
         return self._startup
+
+    def _once(self) -> None:
+        """Start the command once with empty caches, and once with what that start left in them."""
+        self._watcher.say(
+            "Two starts of the command, each up to its first step: one with empty caches, one with what the "
+            "first left in them. The second takes at most as long as the first. --blocks 4 adds intervals."
+        )
+        limit = limit_s(self._request.run, None)
+        cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
+        cold, outcome = self._pilot("cold", "cold", limit, Steadiness(self._request.run))
+        self._watcher.say(f"The cold start took {words.duration(cold.value_s)}.")
+        warm, _ = self._pilot("warm", "warm", limit, self._enough["cold"])
+        self._journal.update(
+            pilots=[cold, warm],
+            step=summary.step(outcome) if outcome.records else "",
+            warnings=[*cautions.sandbox_warnings(outcome), *_pilot_warnings([cold, warm])],
+        )
 
     # Pilots
 
@@ -326,10 +346,18 @@ class _StartBench:
         return None if budget_s is None else budget_s - (time.monotonic() - self._began_s)
 
     def _conclude(self) -> None:
-        ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
+        judged = self._judged(ended=True) if self._startup.max_blocks else {}
+        ratios = [ratio(self._startup.blocks, arm, found) for arm, found in judged.items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
         self._journal.update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
-        self._journal.update(**conclusions.conclusions(self._startup), finished=True)
+        changed: dict[str, object] = {}
+        if (before := self._request.against) is not None:
+            found = against.changes(before, self._startup)
+            changed = {
+                "changes": found,
+                "warnings": [*warnings, *against.machine_notes(before, self._startup)],
+            }
+        self._journal.update(**conclusions.conclusions(self._startup), **changed, finished=True)
 
 
 def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:

@@ -41,6 +41,7 @@ from dynotune.schema.startup import (
     Ratio,
     Start,
     StartBlock,
+    StartChange,
     Startup,
     VoidBlock,
     median,
@@ -85,7 +86,7 @@ def layout(startup: Startup) -> Report:
         command=words.shell(startup.run.command),
         head=[
             Fields([("command", words.command(startup.run.command))], on=On.LONG),
-            Fields([("until", until), *ratios]),
+            Fields([("until", until), *ratios, *map(_change, startup.changes)]),
         ],
         sections=[
             *_picture(startup),
@@ -154,6 +155,16 @@ def _ratio(ratio: Ratio) -> tuple[str, tuple[str | Span, ...]]:
     )
 
 
+def _change(change: StartChange) -> tuple[str, tuple[str | Span, ...]]:
+    return f"{change.arm} since", (
+        Span(f"{words.times(change.ratio, digits=3)} ", "strong"),
+        f"({words.interval(change.ci)}) " if change.ci is not None else "",
+        Span(change.verdict, VERDICT_TONES[change.verdict]),
+        f", {change.num_now} starts now, {change.num_before} in the kept record",
+        Span(f"  {change.reason}" if change.reason else "", "dim"),
+    )
+
+
 def _picture(startup: Startup) -> list[Piece]:
     """Lay out a start as a waterfall: each phase begins where the one before ended."""
     longest_s = max((start.value_s for arm in CACHE_STATES for start in startup.starts(arm)), default=0.0)
@@ -184,8 +195,9 @@ def _picture(startup: Startup) -> list[Piece]:
 
 
 def _phases(startup: Startup) -> Section:
-    header = [Column(""), *(Column(TIME_TITLES[arm], "number") for arm in CACHE_STATES)]
-    starts = [startup.starts(arm) for arm in CACHE_STATES]
+    arms = [arm for arm in CACHE_STATES if startup.max_blocks or startup.starts(arm)]
+    header = [Column(""), *(Column(TIME_TITLES[arm], "number") for arm in arms)]
+    starts = [startup.starts(arm) for arm in arms]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
     medians = [statistics.median(start.value_s for start in each) if each else None for each in starts]
     rows: list[list[Cell]] = [[Span(text, "strong") for text in (title, *map(words.duration, medians))]]
@@ -197,7 +209,7 @@ def _phases(startup: Startup) -> Section:
             unknown.setdefault(reasons[0], []).append(PHASES[phase])
         elif any(values):
             rows.append([f"  {PHASES[phase]}", *(_time(value) if value else NOTHING for value in values)])
-    steady = [_until_steady(startup, arm) for arm in CACHE_STATES]
+    steady = [_until_steady(startup, arm) for arm in arms]
     if any(steady):
         rows.append([Span(text or NOTHING, "dim") for text in ("then until steady", *steady)])
     notes = [
@@ -207,7 +219,7 @@ def _phases(startup: Startup) -> Section:
         for why, names in unknown.items()
     ]
     table = Table("Median of the starts", header, rows, cards=False)
-    return Section("Phases", [table, *notes, *_imports(starts[1])], on=On.ALL_OF_IT)
+    return Section("Phases", [table, *notes, *_imports(startup.starts("warm"))], on=On.ALL_OF_IT)
 
 
 def _time(took_s: float | Unknown) -> str:

@@ -61,7 +61,7 @@ def test_bisect_goes_on_and_reports_again_after_an_interruption(types, tmp_path,
     (folder,) = (tmp_path / "state" / "dynotune" / "runs").iterdir()
     assert code == 130 and f"dynotune bisect --resume {folder.name}" in err and "4 commits between" in err
     code, out, _ = types("report", str(folder))
-    assert code == 0 and "not finished" in out
+    assert code == 0 and "Not finished" in out
     code, _, err = types("bisect", "--resume", folder.name)
     assert code == 130 and f"dynotune bisect --resume {folder.name}" in err
 

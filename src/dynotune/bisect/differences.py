@@ -30,7 +30,7 @@ class Differences:
                 f"No difference of the two files can be made here. Differences: {others}.",
                 hint="Environment variables and versions of packages can.",
             )
-        first = BisectionPoint(name="good", title="as in the good file")
+        first = BisectionPoint(name="good", title="the values of the good file")
         self.points = [first, *(BisectionPoint(name=row.fact, title=_text(row)) for row in self._made)]
 
     def settings(self, point: int) -> list[Setting]:

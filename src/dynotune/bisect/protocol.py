@@ -152,13 +152,19 @@ class _Search:
         return self._now
 
     def _say_plan(self) -> None:
-        num = len(self._now.points)
-        planned = halving.num_planned(num)
-        noun = {"revisions": "commits", "versions": "versions", "differences": "differences"}[self._now.kind]
+        """Say what is compared, and how sure the answer will be."""
+        num = len(self._now.points) - 1
+        noun = {"revisions": "commit", "versions": "version", "differences": "difference"}[self._now.kind]
+        steps = f"{num} {noun}{'s' if num > 1 else ''} from {self._now.good} to {self._now.bad}"
+        planned = halving.num_planned(num + 1)
+        if not planned:
+            self._watcher.say(f"{steps}: the ends are compared.")
+            return
+        halves = f"at most {planned} comparisons halve it" if planned > 1 else "one comparison halves it"
         self._watcher.say(
-            f"{num - 1} {noun} between {self._now.good} and {self._now.bad}: first the difference of the "
-            f"ends, then at most {planned} comparisons that halve it, and one that states the step. At most "
-            f"{self._now.error:.0%} of such searches end at a wrong step, if one step made the difference."
+            f"{steps}: first the ends are compared; if there is a difference, {halves}, and a last one "
+            f"states the step. At most {self._now.error:.0%} of such searches end at a wrong step, if one "
+            "step made the difference."
         )
 
     def _is_time_up(self) -> bool:

@@ -74,7 +74,7 @@ def _answer(bisection: Bisection) -> Answer:
 def _size(step: BisectionStep) -> str:
     if step.speedup is None:
         return ""
-    more = f"{100 * (1 / step.speedup - 1):.1f}% more than the point before it"
+    more = f"it takes {100 * (1 / step.speedup - 1):.1f}% more than the point before it"
     return f"{more}, {words.times(step.speedup, digits=3)} ({words.interval(step.ci)})"
 
 
@@ -130,7 +130,8 @@ def _use(bisection: Bisection) -> list[CommandLine]:
 
 
 def _name(point: BisectionPoint) -> str:
-    return f"{_short(point)} {point.title}" if point.title not in ("", point.name) else point.name
+    # The title of a version or a difference holds its name.
+    return f"{_short(point)} {point.title}" if point.name not in point.title else point.title
 
 
 def _short(point: BisectionPoint) -> str:

@@ -266,7 +266,7 @@ def test_a_result_that_is_not_of_the_block_is_no_result(trials):
             return BlockResult(trials=trials)
 
     work = begun(bench=Hostile(TABLE))
-    with pytest.raises(RecordError, match="prune, block 1: what came back is not what was asked for"):
+    with pytest.raises(RecordError, match="round 1: what came back is not what was asked for"):
         work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
     assert work.study.trials == []
 

@@ -27,7 +27,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 LARGEST_EXAMINATION_BYTES = 16 << 20  # a thousand times what one takes
 MAX_SNAPSHOT_BYTES = 1 << 30  # one that is made to harm can take fifty times its size in memory
 # Documents that a folder may hold; the first that is there counts.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json", "memory.json")
+IN_A_FOLDER = (
+    "study.json",
+    "comparison.json",
+    "observation.json",
+    "startup.json",
+    "memory.json",
+    "largest.json",
+)
 
 
 def read_traces(
@@ -183,6 +190,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     from dynotune.doctor import all_rules
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+    from dynotune.schema.largest import LargestValue
     from dynotune.schema.precision import Precision
     from dynotune.schema.startup import Startup
     from dynotune.schema.study import Study
@@ -200,6 +208,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
         "precision": (Precision, report.on_terminal),
         "examination": (Examination, functools.partial(report.on_terminal, costs=costs)),
         "startup": (Startup, report.on_terminal),
+        "largest": (LargestValue, report.on_terminal),
     }
 
 

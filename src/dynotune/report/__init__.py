@@ -33,6 +33,7 @@ __all__ = [
     "console",
     "explanation_report",
     "export",
+    "largest",
     "layout",
     "layout_of",
     "loudness",

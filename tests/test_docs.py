@@ -97,9 +97,12 @@ def _wrong(text: str, options: dict[str, set[str]]) -> Iterator[str]:
 
 
 def _known(words: Sequence[str], options: dict[str, set[str]]) -> set[str]:
-    """The options of the subcommand that the words begin with; of `startup warm|pack`, those of either."""
+    """The options of the subcommand that the words begin with; of `startup warm|pack`, those of either.
+
+    A word that is no subcommand stands for `NAME`, where there is one.
+    """
     names = [f"{words[0]} {second}" for second in words[1].split("|")] if len(words) > 1 else []
-    names = [name for name in names if name in options] or [words[0]]
+    names = [name for name in names if name in options] or [words[0], f"{words[0]} NAME"]
     return options[""].union(*(options.get(name, set()) for name in names))
 
 

@@ -14,6 +14,7 @@ import msgspec
 from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+from dynotune.schema.largest import LargestValue
 from dynotune.schema.precision import Precision
 from dynotune.schema.running import RunningDiagnosis
 from dynotune.schema.startup import Startup
@@ -25,6 +26,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     Comparison,
     Diagnosis,
     Examination,
+    LargestValue,
     MemoryAccount,
     Precision,
     RunningDiagnosis,

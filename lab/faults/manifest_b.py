@@ -50,6 +50,27 @@ FAULTS: tuple[Fault, ...] = (
         (60,),
         notes="most of the validation joins outputs; the twin never validates",
     ),
+    # Serving of streams
+    *(
+        Fault(
+            id_,
+            "streams.py",
+            ("cpu",),
+            (60,),
+            args=("--fault", id_),
+            kind="inference",
+            notes="a flag: the fault is whole or absent; the twin serves batches from one thread",
+        )
+        for id_ in (
+            "model-shared-by-threads",
+            "stream-per-thread",
+            "model-per-request",
+            "frames-queue",
+            "frame-sizes-unequal",
+            "frames-decoded-in-step",
+            "letterbox-on-cpu",
+        )
+    ),
     # Environment
     Fault(
         "no-memory-caching-on",

@@ -100,8 +100,9 @@ def test_every_example_has_a_test_and_those_that_are_tuned_know_nothing_of_dynot
     tests = Path(__file__).read_text(encoding="utf-8")
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in tests, f"{example.name} has no test"
-        # Those that detect are programs around the library.
-        assert ("dynotune" in example.read_text(encoding="utf-8")) == example.name.startswith("detect_")
+        # Those that detect, and the one of cameras, are programs around the library.
+        is_around = example.name.startswith("detect_") or example.name == "many_cameras.py"
+        assert ("dynotune" in example.read_text(encoding="utf-8")) == is_around
 
 
 def test_detect_video_finds_what_moves(run, tmp_path):
@@ -119,3 +120,14 @@ def test_detect_many_serves_every_camera(run, tmp_path):
     lines = run("detect_many.py", *options, "--drop", "never", cwd=tmp_path)
     assert lines[:3] == [f"camera {number}  5 served, 0 dropped" for number in range(3)]
     assert lines[3].startswith("15 frames")
+
+
+def test_many_cameras_go_on_when_one_stalls_one_ends_and_one_sends_garbage(run, tmp_path):
+    options = ("--cameras", "4", "--stalls", "1", "--ends", "2", "--garbage", "3", "--stall-s", "0.5")
+    sizes = ("--frames", "20", "--fps", "40", "--scale", "0.1", "--imgsz", "128", "--batch", "1", "4")
+    lines = dict(line.split("  ", 1) for line in run("many_cameras.py", *options, *sizes, cwd=tmp_path))
+    assert list(lines) == [f"camera {number}" for number in range(4)]
+    for number, (num, what) in enumerate([(20, ""), (20, "1 stalls"), (5, "1 ended"), (20, "bad frames")]):
+        served, dropped = (int(part.split()[0]) for part in lines[f"camera {number}"].split(", ")[:2])
+        assert served + dropped == num
+        assert what in lines[f"camera {number}"]

@@ -165,6 +165,9 @@ def test_waiting_for_a_job_is_a_call_too_and_five_are_the_most():
     assert len(asked) == MOST_CALLS
 
 
+RUN_A_COMMAND = ("bisect", "diagnose", "compare", "tune", "memory", "plan")
+
+
 def test_every_tool_answers_the_official_client(server, tmp_path):
     project = tmp_path / "project"
     (project / "train.py").write_text(STEPS)
@@ -183,13 +186,14 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
         "bisect": {**command, "good": "git.ref=v1", "bad": "git.ref=v2"},
         "tune": command,
         "memory": command,
+        "plan": {"name": "streams", "command": ["python", "train.py", "{streams}"], "wait_s": 0, "fps": 25},
     }
 
     async def talk() -> tuple[set[str], dict[str, Any]]:
         async with mcp.Client(stdio_client(server)) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             told = {name: await client.call_tool(name, arguments) for name, arguments in asked.items()}
-            for name in ("diagnose", "compare", "bisect", "tune", "memory"):
+            for name in RUN_A_COMMAND:
                 stop = {"id": told[name].structured_content["job"], "stop": True, "wait_s": 120}
                 told[f"job of {name}"] = await client.call_tool("job", stop)
             return names, told
@@ -199,7 +203,7 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
     assert [name for name, answer in told.items() if answer.is_error] == []
     states = {name: answer.structured_content["state"] for name, answer in told.items()}
     assert {states[name] for name in ("doctor", "explain", "knobs", "trace", "report")} == {"done"}
-    assert all(states[f"job of {name}"] != "running" for name in ("diagnose", "compare", "tune", "memory"))
+    assert all(states[f"job of {name}"] != "running" for name in RUN_A_COMMAND)
     assert "1.42× faster" in told["report"].structured_content["report"]
     size = max(len(json.dumps(answer.structured_content, ensure_ascii=False)) for answer in told.values())
     assert size < mcp_dialogues.CHARACTERS_A_TOKEN * MOST_TOKENS

@@ -9,7 +9,7 @@ program.
 
 from __future__ import annotations
 
-__all__ = ["mark_step", "start"]
+__all__ = ["frame_done", "mark_step", "start"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,3 +30,9 @@ def mark_step() -> None:
     """Mark the end of a step; `dynotune.step()` calls this."""
     if _agent is not None:
         _agent.mark_step()
+
+
+def frame_done(stream: object, since_s: float) -> None:
+    """Note that a frame's result is there; `dynotune.frame_done()` calls this."""
+    if _agent is not None:
+        _agent.frame_done(stream, since_s)

@@ -18,8 +18,9 @@ from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
+from .facts.frames import Frames
 from .sites.settings import Settings
-from .steps import event_hooks, marker
+from .steps import event_hooks, marker, samples
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
 from .tasks.queue import TaskQueue
@@ -61,6 +62,11 @@ class Agent:
             from .facts.state import State
 
             self._state = State(self.log)
+        self._frames: Frames | None = None
+        if plan.get("frames"):
+            self._frames = Frames(
+                self._event, samples.in_call, self._peak_device_bytes, plan["frames"], self.log
+            )
         self._startup: StartupSpans | None = None
         if plan.get("startup"):
             from .tasks.startup_spans import StartupSpans
@@ -117,7 +123,7 @@ class Agent:
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
-        hooks.offer_stub("dynotune", {"step": self.mark_step})
+        hooks.offer_stub("dynotune", {"step": self.mark_step, "frame_done": self.frame_done})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
@@ -135,6 +141,10 @@ class Agent:
 
     def mark_step(self) -> None:
         self._guard("step", self._steps.marked)
+
+    def frame_done(self, stream: object, since_s: float) -> None:
+        if self._frames is not None:
+            self._guard("frames", self._frames.marked, stream, since_s)
 
     def _event(self, fields: dict[str, Any]) -> None:
         self._writer.event(**fields)
@@ -178,6 +188,8 @@ class Agent:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
         if self._state is not None:
             around = self._state.models.around(around)
+        if self._frames is not None:
+            around = self._frames.around(around)
         around = self._tasks.around(around)
         self._program.roots = roots = OutermostModules(
             torch, self._root_met, self._settings.root_ran, self._steps.called, around, self.log
@@ -208,6 +220,8 @@ class Agent:
             self._startup.root_met()
         if self._state is not None:
             self._guard("model", self._state.models.met, module)
+        if self._frames is not None:
+            self._frames.num_models += 1
         self._settings.on_root(module)
 
     def _loader_begun(self, key: Key, loader: Any) -> Key:
@@ -228,6 +242,9 @@ class Agent:
             self._program.roots.watch_only(set())
         if self._state is not None:
             self._state.leave()
+
+    def _peak_device_bytes(self) -> int | None:
+        return observe.memory(self._program.torch).get("peak_device_bytes")
 
     def _wait_for_device(self) -> None:
         """Wait for the device at the end of a step that is timed individually."""
@@ -309,6 +326,8 @@ class Agent:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
         roots = self._program.roots
+        if self._state is not None and self._frames is not None:
+            self._frames.takes_calls = False
         if self._state is not None and roots is not None and not self._settings.wants_around:
             self._guard("modules", roots.call_plainly, self._needed)
 
@@ -334,6 +353,8 @@ class Agent:
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
+        if self._frames is not None:
+            self._guard("frames", self._frames.write)
         self._guard("tasks", self._tasks.at_exit)
         if self._program.torch is not None:
             self._before_result()
@@ -350,6 +371,8 @@ class Agent:
         if self._startup is not None:
             self._startup.forked()
         self._steps.reset_after_fork()
+        if self._frames is not None:
+            self._frames.reset_after_fork()
         if self._program.roots is not None:
             self._program.roots.reset_after_fork()
         if self._steps.num_steps or self._steps.num_events:

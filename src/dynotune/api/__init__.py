@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison, InProcess
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+    from dynotune.schema.largest import LargestValue, Quantity
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import Study
     from dynotune.schema.trace_summary import TraceSummary
@@ -72,6 +73,7 @@ __all__ = [
     "load_ipython_extension",
     "memory",
     "noun_of",
+    "plan",
     "raise_if_failed",
     "read_snapshot",
     "read_traces",
@@ -356,6 +358,51 @@ def memory(
     spec = _spec(command, run, settings)
     with _watched(run) as watcher:
         return shown(live_memory(spec, watcher, batches=chosen, card=gpu, asked=list(predict))[0])
+
+
+def plan(
+    command: Command,
+    name: str,
+    *,
+    fps: float | None = None,
+    deadline_s: float | None = None,
+    limits: Mapping[Quantity, float] | None = None,
+    window_s: float | None = None,
+    least: int = 1,
+    most: int | None = None,
+    budget_s: float | None = None,
+    settings: Settings = (),
+    **run: Unpack[RunOptions],
+) -> LargestValue:
+    """Find and prove the largest value of `{name}` in the command that holds limits.
+
+    Args:
+        fps: frames per second that each stream has to get, where the value is a number of streams.
+        deadline_s: time within which 99% of the frames of each stream have to be done.
+        limits: further limits: {"latency-p99": 0.04, "memory": 20 * 2**30}, in s, bytes, samples per second
+            for "throughput", and J per sample for "energy".
+        window_s: how long the frames of each run are timed; by default ten seconds.
+        least, most: the values among which is searched; by default from 1 to 1024.
+        budget_s: most seconds for everything; by default five minutes.
+    """
+    from dynotune.schema.largest import MOST_VALUE, WINDOW_S, Limit
+    from dynotune.search import planning
+
+    spec = _spec(command, {"seed": 0, **run}, settings)
+    request = _checked(
+        planning.PlanRequest(
+            run=spec,
+            name=name,
+            limits=[Limit(quantity, bound) for quantity, bound in (limits or {}).items()],
+            fps=fps,
+            deadline_s=deadline_s,
+            window_s=WINDOW_S if window_s is None else window_s,
+            least=least,
+            most=MOST_VALUE if most is None else most,
+        )
+    )
+    with _watched(run, f"plan {name}") as watcher:
+        return shown(planning.plan(request, watcher, budget_s=budget_s)[1])
 
 
 def trace(

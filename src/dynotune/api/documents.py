@@ -34,6 +34,7 @@ IN_A_FOLDER = (
     "observation.json",
     "startup.json",
     "memory.json",
+    "largest.json",
 )
 
 
@@ -191,6 +192,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+    from dynotune.schema.largest import LargestValue
     from dynotune.schema.precision import Precision
     from dynotune.schema.startup import Startup
     from dynotune.schema.study import Study
@@ -209,6 +211,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
         "precision": (Precision, report.on_terminal),
         "examination": (Examination, functools.partial(report.on_terminal, costs=costs)),
         "startup": (Startup, report.on_terminal),
+        "largest": (LargestValue, report.on_terminal),
     }
 
 

@@ -42,6 +42,7 @@ Family = Literal[
     "memory_terms",
     "phases",
     "precision",
+    "serving",
     "startup",
     "sync",
     "transfer",

@@ -305,3 +305,19 @@ SURELY_KEPT_BYTES = 256 << 20
 COMPILING_PART = 0.2
 """Share of a cold start. Below this, another number of compile processes changes less than starts differ
 by."""
+
+# serving
+
+FEWEST_CALLS = 16
+"""Calls of models in the looked-at time. With fewer, means and overlaps say little."""
+CALLS_AT_ONCE = 1.2
+"""Calls under way, on average over the time with one. Below this, threads hardly meet."""
+CALLS_SLOWER, CALLS_MUCH_SLOWER = 1.5, 4.0
+"""How many times as long a call takes beside others as alone: noticeable, and as in services that miss their
+deadlines because of it."""
+LEAST_CALL_CPU_S = 20e-6
+"""Processor time of a call. Below this, the clock of threads is too coarse for a ratio."""
+MODELS_PER_CALL = 0.2
+"""New models per call. Below this, models are made now and then, as for a new stream."""
+LATENCY_GROWS = 0.005
+"""Seconds by which latency grows in a second: a queue that loses half a percent of the frames' time."""

@@ -62,13 +62,17 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Verdict(msgspec.Struct):
-    """The fields of a comparison that an agent gets as values; a diagnosis has a sentence as its verdict."""
+    """The fields of a comparison that an agent gets as values; a diagnosis has a sentence as its verdict, and
+    a plan the values that are proved and refuted."""
 
     verdict: str | None = None
     speedup: float | None = None
     ci: tuple[float, float] | None = None
     unit: str | None = None
     reason: str | None = None
+    end: str | None = None
+    largest: int | None = None
+    refuted: int | None = None
 
 
 class _Answer(_Verdict):

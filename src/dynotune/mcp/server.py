@@ -276,6 +276,28 @@ def server(root: Path, *, allow_run: bool, longest_s: float) -> MCPServer[Any]:
         return await tools.of_command(["memory", *chosen], command, folder, wait_s, context)
 
     @served.tool(
+        description="Prove how many streams, or how large another {placeholder} of the command, holds limits."
+    )
+    async def plan(
+        name: Annotated[str, Field(description="The placeholder: streams for {streams} in the command.")],
+        command: Command,
+        context: Context[Any],
+        folder: Folder = ".",
+        fps: Annotated[float, Field(description="Of each stream; 0 without streams.", ge=0)] = 0.0,
+        deadline: Annotated[str, Field(description="For 99% of each stream's frames, as 40ms.")] = "",
+        limits: Annotated[
+            list[str] | None, Field(description="Others: ['memory=20GiB', 'latency-p99=40ms'].")
+        ] = None,
+        budget: Budget = "",
+        wait_s: Wait = 240.0,
+    ) -> Answer:
+        ours = ["plan", _word(name), "--budget", tools.budget(budget)]
+        ours += ["--fps", f"{fps:g}"] if fps else []
+        ours += ["--deadline", _word(deadline)] if deadline else []
+        ours += [word for limit in limits or [] for word in ("--limit", _word(limit))]
+        return await tools.of_command(ours, command, folder, wait_s, context)
+
+    @served.tool(
         description="A job that was started before: its answer, or how far it is; `stop` interrupts it."
     )
     async def job(id: str, context: Context[Any], wait_s: Wait = 120.0, stop: bool = False) -> Answer:

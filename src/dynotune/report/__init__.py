@@ -36,6 +36,7 @@ __all__ = [
     "console",
     "explanation_report",
     "export",
+    "largest",
     "layout",
     "layout_of",
     "loudness",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
+from dynotune.schema.largest import LargestValue
 from dynotune.schema.precision import Precision
 from dynotune.schema.running import RunningDiagnosis
 from dynotune.schema.startup import Startup
@@ -74,6 +75,10 @@ def layout_of(
             from dynotune.report import precision
 
             return precision.layout(document)
+        case LargestValue():
+            from dynotune.report import largest
+
+            return largest.layout(document)
         case TraceSummary():
             from dynotune.report.trace import summary
 

@@ -14,6 +14,7 @@ from dynotune.schema.memory import RankMemory
 from dynotune.schema.model import Model, Optimizer
 from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.serving import Serving
 from dynotune.schema.timing import PeriodicWork, Timing
 from dynotune.schema.trace_summary import TraceSummary
 
@@ -65,6 +66,8 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
             records.
         failed: reason by name of the part that could not be inspected.
         options: options that the program parses; [] if none of the known parsers did.
+        serving: calls of models and marked frames, mostly before the window; None if too few, and in older
+            records.
     """
 
     pid: int
@@ -80,6 +83,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     environment_changes: list[EnvironmentChange] = []
     failed: dict[str, str] = {}
     options: list[ProgramOption] = []
+    serving: Serving | None = None
 
 
 class GrownType(msgspec.Struct, frozen=True):

@@ -98,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: record the state of the process, together with its window (event `state`).
         sync_steps: wait for the device at the end of each step, in order to time single steps.
         startup: record the parts of the start (events `span`).
+        frames: most frames of streams to record (events `frames`); an observed run records calls of models
+            up to its first task, since recording them costs time.
         pretend: as `RunSpec.pretend`.
         watched: whether the run is watched: a full record then continues in further files, of which the
             newest are kept, and the agent reports the signal on which the program writes its threads' stacks.
@@ -116,6 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    frames: int = 0
     pretend: PretendedGpu | None = None
     watched: bool = False
     secret_hints: tuple[str, ...] = redaction.HINTS

@@ -4,15 +4,15 @@ import re
 
 from dynotune.schema.errors import UsageError
 
-_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+_UNITS_S = {"ms": 1e-3, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str, option: str) -> float:
-    """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
+    """Convert `40ms`, `90s`, `15m`, `15min` or `1.5h` to seconds.
 
     Raises UsageError if the text is not a length of time, or has no unit.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?", text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
             f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m."

@@ -1,5 +1,6 @@
 """From events to steps, without torch."""
 
+import random
 import sys
 import threading
 
@@ -51,6 +52,26 @@ class Counted:
     def draw_and_call(self, net):
         self.steps.drawn(KEY, 8, 0.0, 0.5, Batch())
         self.steps.called(net, (Batch(),), {})
+
+
+def test_models_of_a_class_make_one_step_when_threads_call_their_own_in_no_order():
+    counted, nets = Counted(), [Net() for _ in range(4)]
+    order = random.Random(0).choices(range(4), k=200)
+    other = threading.Thread(target=counted.steps.called, args=(nets[1], (Batch(),), {}))
+    other.start()
+    other.join()
+    for number in order:
+        counted.steps.called(nets[number], (Batch(),), {})
+    (parts, *_), *more = counted.fixed
+    assert (named(parts), more) == (["call Net"], [])
+    assert len(counted.recorded) == len(order) + 1
+
+
+def test_models_of_a_class_stay_apart_when_one_thread_calls_them():
+    counted, nets = Counted(), [Net() for _ in range(4)]
+    for number in random.Random(0).choices(range(4), k=200):
+        counted.steps.called(nets[number], (Batch(),), {})
+    assert not counted.fixed
 
 
 def test_a_mark_counts_nothing_when_events_are_to_be_ignored():

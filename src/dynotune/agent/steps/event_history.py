@@ -24,6 +24,9 @@ class History:
             self._rest.append((wait_s, num_samples, begins))
         return len(self.numbers)
 
+    def renumber(self, numbers: dict[int, int]) -> None:
+        self.numbers = [numbers.get(number, number) for number in self.numbers]
+
     def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
         for number, now, rest in zip(self.numbers, self.times, self._rest):
             yield (number, now, *rest)

@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter
 
 from . import samples
-from .cycle import DRAW, Token
+from .cycle import CALL, DRAW, Token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,6 +90,22 @@ class Identities:
             self.classes[number] = type(thing)
         self._numbers[(kind, id(thing), with_grad)] = weakref.ref(thing), number
         return number
+
+    def merge_calls(self) -> dict[int, int]:
+        """Give all modules of a class that are called without gradients one number; return the old numbers'
+        new ones.
+
+        Threads that each call a model of their own call them in no order, so no cycle of single models shows.
+        """
+        first: dict[type, int] = {}
+        merged = {
+            number: first.setdefault(self.classes[number], number)
+            for number, token in enumerate(self.tokens)
+            if token.kind == CALL and not token.with_grad
+        }
+        for entry, (reference, number) in list(self._numbers.items()):
+            self._numbers[entry] = reference, merged.get(number, number)
+        return merged
 
     def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self.tokens.append(Token(kind, name, with_grad))

@@ -4,7 +4,7 @@ step."""
 from __future__ import annotations
 
 import weakref
-from threading import RLock
+from threading import RLock, get_ident
 from time import perf_counter
 
 from ..core.writer import EPOCH
@@ -32,6 +32,8 @@ _PENDING_SHARE = 16
 _MAX_PENDING = 64
 _MAX_PENDING_S = 0.02
 _PATIENCE_AT_EXIT_S = 0.5
+# Number of events without a cycle after which models of one class, called by several threads, count as one.
+_MERGED_FROM = 64
 # An exception inside an optimizer's step leaves the step open; after this many events it counts as closed.
 MAX_INSIDE_OPTIMIZER = 4096
 
@@ -86,6 +88,8 @@ class Steps:
         self._names = fast_paths.Identities()
         self._tokens = self._names.tokens
         self._history = History()
+        # Threads that called modules since the search for a step began, or since their models were merged.
+        self._calling: set[int] = set()
         self._begun: set[Key] = set()
         self._waited_before: dict[Key, float] = {}
         self._epoch = False
@@ -204,6 +208,7 @@ class Steps:
             self.work_off()
             number = self._names.of(cycles.CALL, module, self.grad_enabled())
             if self.cycle is None:
+                self._calling.add(get_ident())
                 self._happened(number, self._ends(), 0.0, samples.in_call(args, kwargs))
                 return
             if number == self._sampler:
@@ -271,6 +276,10 @@ class Steps:
             self._next_check = size + 1 + size // 32
             history, num = self._history, len(self.optimizers)
             found = cycles.find(history.numbers, history.times, self._tokens, num, self._phase)
+            if found is None and size >= _MERGED_FROM and len(self._calling) > 1 and not num:
+                self._calling.clear()
+                history.renumber(self._names.merge_calls())
+                found = cycles.find(history.numbers, history.times, self._tokens, num, self._phase)
             if found is not None:
                 self._fix(found)
 

@@ -1,7 +1,8 @@
 """Read the records that the agent wrote, and derive the facts of a run from the records.
 
 `Record` has the record of one process, which is read while the file grows. `TaskPage` is the counter through
-which tasks reach the agent. `agent/core/writer.py` defines the file layout.
+which tasks reach the agent. `streams` has the frames of streams. `agent/core/writer.py` defines the file
+layout.
 """
 
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ __all__ = [
     "failed_parts",
     "read_back",
     "state_of_process",
+    "streams",
     "summarise",
     "why_memory_ran_out",
     "with_loading",

@@ -11,6 +11,7 @@ from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
 from dynotune.launch.records.stack_lines import stack_lines
+from dynotune.launch.records.streams import observed_serving
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.events import CycleFound, Moments, OptionsParsed, StateRead
 from dynotune.schema.facts import Unknown
@@ -72,6 +73,7 @@ def state_of_process(
         failed=state.failed,
         periodic=periodic,
         options=next(filter(None, map(_options, [record, *others])), []),
+        serving=observed_serving(record),
         **parts,
     )
 

@@ -2,8 +2,8 @@
 
 `stats` is the group-sequential test, `looks` computes the test's levels, and `schedule` sets its interim
 looks and the order of runs. `launched` keeps how far answers from blocks within one process were off when
-launched, and widens their intervals by it. `objective` computes the value of a run, and `summary` the figures
-that are shown beside an answer.
+launched, and widens their intervals by it. `objective` computes the value of a run, `stream_values` those of
+its streams, and `summary` the figures that are shown beside an answer.
 
 Nothing here runs anything: `measure.live` makes runs, and `measure.bench` has arms take turns.
 """
@@ -23,5 +23,6 @@ __all__ = [
     "orders",
     "pays_off",
     "read_run",
+    "stream_values",
     "summary",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dynotune import probe
 from dynotune.launch.records import Record
-from dynotune.measure.comparison import summary
+from dynotune.measure.comparison import drawn_blocks, summary
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.window_plan import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName, Unit, ValueUnit
@@ -15,6 +15,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
+NUM_BLOCKS = 10
 
 
 def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
@@ -49,6 +50,23 @@ def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
     if not (math.isfinite(found) and found > 0):
         raise StatisticsError(f"The value of {outcome.run.id} is {found}: nothing can be compared with that.")
     return found
+
+
+def interval(outcome: Outcome, objective: Objective, value: float) -> tuple[float, float]:
+    """Return the 95% interval of a run's value over blocks of its window; the value itself where a run gives
+    one number."""
+    if objective not in ("throughput", "latency-p99"):
+        return value, value
+    record, window = max(_timed(outcome), key=lambda row: row[1].end_s - row[1].begin_s)
+    times_s = _step_times_s(record, window)
+    blocks = [position * NUM_BLOCKS // len(times_s) for position in range(len(times_s))]
+    if objective == "latency-p99":
+        return drawn_blocks.interval(
+            times_s, blocks, lambda drawn: float(sorted(drawn)[_rank(len(drawn)) - 1])
+        )
+    mean_s = sum(times_s) / len(times_s)
+    low, high = drawn_blocks.interval(times_s, blocks, lambda drawn: float(drawn.mean()))
+    return value * low / mean_s, value * high / mean_s
 
 
 def unit_of(objective: Objective, unit: Unit) -> ValueUnit:
@@ -137,14 +155,18 @@ def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
 
 
 def _p99_s(record: Record, window: TimedWindow) -> float:
+    durations_s = sorted(_step_times_s(record, window))
+    return durations_s[_rank(len(durations_s)) - 1]
+
+
+def _step_times_s(record: Record, window: TimedWindow) -> list[float]:
     steps = record.steps[window.first_step : window.first_step + window.num_steps]
     if len(steps) < window.num_steps or not steps:
         raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")
     # The time to prepare the window follows the previous step, and does not belong to the window's first
     # step.
     ends_s = [window.begin_s, *(step.end_s for step in steps)]
-    durations_s = sorted(end_s - begin_s for begin_s, end_s in itertools.pairwise(ends_s))
-    return durations_s[_rank(len(durations_s)) - 1]
+    return [end_s - begin_s for begin_s, end_s in itertools.pairwise(ends_s)]
 
 
 def _rank(num: int) -> int:

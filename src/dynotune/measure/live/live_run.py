@@ -131,6 +131,10 @@ class LiveRun(AbstractContextManager["LiveRun"]):
     def records(self) -> list[Record]:
         return stepping(self._all_records.update())
 
+    def all_records(self) -> list[Record]:
+        """Return the records of all processes, whether they make steps or not."""
+        return self._all_records.update()
+
     def compiles(self) -> bool:
         """Tell whether the program has begun to compile; before the first step, the program then only
         compiles."""

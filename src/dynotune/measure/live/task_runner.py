@@ -19,6 +19,8 @@ from dynotune.schema.run import LIMIT_S, Plan, RunSpec
 from dynotune.schema.task import Task
 
 SILENT_S, SILENT_STEPS = 3.0, 4
+MOST_FRAMES = 1 << 14
+"""Calls of models that are recorded before the first task of an observed run, and frames that it marks."""
 
 Place = Callable[[Sequence[Record]], Task]
 """Make the task from the records of a program whose steps are steady."""
@@ -102,7 +104,13 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
             purpose="live",
             facts=self._facts,
             cache_folder=self._cache_folder,
-            plan=Plan(tasks=list(tasks), live=True, note_events=True, observe=self._observe),
+            plan=Plan(
+                tasks=list(tasks),
+                live=True,
+                note_events=True,
+                observe=self._observe,
+                frames=MOST_FRAMES if self._observe else 0,
+            ),
         )
         self._is_known_steady, self.step_s = False, 0.0
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)

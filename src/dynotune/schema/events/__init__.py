@@ -19,6 +19,7 @@ from dynotune.schema.events.arms import (
     unit_s,
 )
 from dynotune.schema.events.batches import BatchesFetched, BatchesPinned
+from dynotune.schema.events.frames import FramesDone
 from dynotune.schema.events.process import (
     AgentError,
     CompilationBegun,
@@ -80,6 +81,7 @@ Event = (
     | CompilerCounted
     | CycleFound
     | EnvironmentChanged
+    | FramesDone
     | MemoryPeaks
     | NotModelled
     | OptionsParsed
@@ -132,6 +134,7 @@ __all__ = [
     "Digest",
     "EnvironmentChanged",
     "Event",
+    "FramesDone",
     "GivenUp",
     "HistoryRecorded",
     "LoaderDrain",

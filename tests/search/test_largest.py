@@ -1,0 +1,107 @@
+"""Which value is run next, and what runs prove, on machines whose largest value is known."""
+
+import random
+
+import pytest
+
+from dynotune.schema.largest import Limit, Measured, ValueRun
+from dynotune.search.largest import proved, search
+
+LIMITS = [Limit("memory", 1.0)]
+MOST = 1024
+
+
+def run(value: int, size: float, half: float = 0.0, **fields) -> ValueRun:
+    measured = Measured(quantity="memory", value=size, low=size - half, high=size + half)
+    return ValueRun(value=value, run="", measured=[measured], **fields)
+
+
+def searched(true: int, *, noise: float = 0.0, predicted: int | None = None, seed: int = 0, most: int = MOST):
+    """Search on a machine that holds up to `true`; return the answer and the values that were run."""
+    rng, runs = random.Random(seed), []
+    while True:
+        expected = predicted if len({one.value for one in runs}) > 1 else None
+        found = search(runs, LIMITS, least=1, most=most, predicted=expected)
+        if found.next_value is None:
+            return found, [one.value for one in runs]
+        size = found.next_value / (true + 0.5) * rng.gauss(1, noise)
+        runs.append(run(found.next_value, size, 1.5 * noise * size))
+        assert len(runs) < 100
+
+
+@pytest.mark.parametrize("true", [1, 2, 3, 7, 14, 57, 200, 1023])
+@pytest.mark.parametrize("error", [None, 0.5, 0.9, 1.0, 1.1, 3.0])
+def test_search_proves_the_largest_value_and_refutes_the_next_when_runs_agree(true, error):
+    predicted = None if error is None else max(1, round(true * error))
+    found, values = searched(true, predicted=predicted)
+    assert (found.end, found.largest, found.refuted, found.undecided) == ("proved", true, true + 1, ())
+    assert values.count(true) >= 2
+    assert values.count(true + 1) >= 2
+
+
+def test_search_takes_few_runs_when_the_prediction_is_right():
+    assert len(searched(57, predicted=57)[1]) <= 9 < len(searched(57)[1])
+
+
+@pytest.mark.parametrize("true", [14, 57, 200])
+@pytest.mark.parametrize("seed", range(3))
+def test_search_says_which_values_are_undecided_when_runs_are_noisy(true, seed):
+    found, values = searched(true, noise=0.02, seed=seed)
+    assert found.end == "proved"
+    assert found.largest <= true * 1.05
+    assert found.refuted > true * 0.97
+    assert all(found.largest < value < found.refuted for value in found.undecided)
+    assert found.refuted == found.largest + 1 or found.undecided
+    assert len(values) < 60
+
+
+def test_search_says_none_when_not_even_the_least_value_holds():
+    found, values = searched(0)
+    assert (found.end, found.largest, found.refuted) == ("none", None, 1)
+    assert values == [1, 1]
+
+
+@pytest.mark.parametrize("predicted", [None, 2, 5000])
+def test_search_names_the_ceiling_when_every_value_holds(predicted):
+    found, values = searched(5000, predicted=predicted, most=100)
+    assert (found.end, found.largest, found.refuted) == ("ceiling", 100, None)
+    assert values.count(100) == 2
+
+
+def test_search_goes_on_where_it_was_when_runs_are_given_again():
+    runs = [run(1, 0.1), run(2, 0.2), run(4, 0.4), run(8, 1.1)]
+    assert search(runs, LIMITS, least=1, most=MOST).next_value == 6
+
+
+def test_search_is_open_when_runs_at_the_least_value_contradict_each_other():
+    runs = [run(1, 0.9), run(1, 1.1), run(1, 0.9)]
+    found = search(runs, LIMITS, least=1, most=1)
+    assert (found.end, found.undecided) == ("open", (1,))
+
+
+def test_failed_run_breaks_the_limits_when_smaller_values_hold():
+    failed = ValueRun(value=2, run="", failed="CUDA out of memory")
+    found = search([run(1, 0.1), failed, run(1, 0.1), failed], LIMITS, least=1, most=MOST)
+    assert (found.end, found.largest, found.refuted) == ("proved", 1, 2)
+
+
+def test_proved_counts_only_values_with_two_runs_when_the_time_was_over():
+    runs = [run(1, 0.1), run(1, 0.1), run(2, 0.3), run(5, 2.0), run(4, 2.0), run(4, 2.0)]
+    assert proved(runs, LIMITS) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("limit", "values", "verdict"),
+    [
+        (Limit("frame-rate", 24.75), (25.0, 24.8, 25.2), "holds"),
+        (Limit("frame-rate", 24.75), (24.0, 23.8, 24.2), "breaks"),
+        (Limit("frame-rate", 24.75), (24.8, 24.6, 25.0), "open"),
+        (Limit("memory", 10.0), (9.0, 9.0, 9.0), "holds"),
+        (Limit("memory", 10.0), (11.0, 10.5, 11.5), "breaks"),
+        (Limit("latency-growth", 0.04), (0.5, -0.1, 1.0), "holds"),
+        (Limit("latency-growth", 0.04), (0.5, 0.1, 1.0), "breaks"),
+    ],
+)
+def test_measured_holds_a_limit_when_its_whole_interval_does(limit, values, verdict):
+    value, low, high = values
+    assert Measured(quantity=limit.quantity, value=value, low=low, high=high).verdict(limit) == verdict

@@ -120,6 +120,12 @@ def everything(draw: np.random.Generator, num: int, runs: int) -> Array:
     return tails / math.sqrt(2) + stalled + 0.1 * np.arange(runs)
 
 
+def periodic(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """A disturbance that recurs every 6 to 10 runs, of twice the noise, at a phase by lot."""
+    period, phase = draw.uniform(6, 10, (num, 1)), draw.uniform(0, 2 * math.pi, (num, 1))
+    return normal(draw, num, runs) + 2 * np.sin(2 * math.pi * np.arange(runs) / period + phase)
+
+
 def disturbed(share: float, most: float) -> Noise:
     """That share of runs is longer, by up to `most` at sd 2%: another job comes and goes, whichever arm
     runs."""
@@ -308,6 +314,13 @@ SCENARIOS = (
         )
         for num in (3, 4, 6, 12)
     ),
+    # Nothing is promised of these: docs/decisions/0039 says why.
+    *(
+        Scenario(
+            f"A/A, at most {num} blocks, a disturbance that recurs", periodic, max_pairs=num, unit="block"
+        )
+        for num in (3, 4, 6, 12)
+    ),
     *(
         Scenario(
             f"{name}, at most {num} blocks, sd 12%",
@@ -356,6 +369,7 @@ def at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stat
         "max_pairs": scenario.max_pairs,
         "precision": scenario.precision,
         "unit": scenario.unit,
+        "fits_order": scenario.unit == "pair",
     }
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
         judgement = stats.judge(pairs[:look], seen=seen, **how)

@@ -109,7 +109,6 @@ def edited(whole, tmp_path, edit):
     [
         lambda plain: plain["evidence"][0].update(verdict="holds"),
         lambda plain: plain["evidence"][0]["answer"].update(so=True),
-        lambda plain: plain["evidence"][0].update(seen="256, claimed 256"),
         lambda plain: plain["evidence"][1].update(verdict="refuted"),
         lambda plain: plain["evidence"][1]["fair"][0].update(verdict="slower"),
         lambda plain: [pair.update(candidate_s=2.0) for pair in plain["evidence"][1]["fair"][0]["pairs"]],
@@ -120,6 +119,12 @@ def edited(whole, tmp_path, edit):
 def test_a_verdict_that_its_values_do_not_carry_is_refused_whatever_the_checksum(whole, tmp_path, edit):
     with pytest.raises(RecordError, match="is not what its values say"):
         read(edited(whole, tmp_path, edit))
+
+
+def test_words_of_a_bundle_are_those_that_its_values_give_whatever_the_file_says(whole, tmp_path):
+    told = read(whole)[0].evidence[0].seen
+    forged = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(seen="256, claimed 256"))
+    assert read(forged)[0].evidence[0].seen == told
 
 
 def test_bundle_notes_evidence_of_another_program(whole, tmp_path):

@@ -3,6 +3,7 @@ untrusted."""
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import dynotune
 from dynotune.claims.ledger import all_claims
 from dynotune.claims.running import judged, program_hash
-from dynotune.measure.comparison import judge
+from dynotune.measure.comparison import judge_comparison
 from dynotune.measure.live import facts_of
 from dynotune.schema import document, untrusted
 from dynotune.schema.claims import SETTLED, Bundle, Evidence
@@ -58,8 +59,9 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
     again = "Do not use it; make it again with dynotune claims run --output."
     if _digest(json.loads(raw.decode(errors="replace"))) != bundle.sha256:
         raise RecordError(f"{path} was edited or damaged: its checksum is another.", hint=again)
-    claims, notes = {claim.id: claim for claim in all_claims()}, []
+    claims, notes, found = {claim.id: claim for claim in all_claims()}, [], []
     for evidence in bundle.evidence:
+        found.append(evidence)
         claim = claims.get(evidence.id)
         if claim is None or evidence.program != program_hash(claim):
             notes.append(
@@ -67,9 +69,11 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
             )
             continue
         follows = all(map(_follows, [*evidence.fair, *evidence.elsewhere]))
-        if not follows or judged(claim, evidence) != evidence:
+        # The words are those of today; a file's own may be of an earlier version, or anything.
+        found[-1] = judged(claim, evidence)
+        if not follows or found[-1].verdict != evidence.verdict:
             raise RecordError(f"{path}: the verdict of {evidence.id} is not what its values say.", hint=again)
-    return bundle, notes
+    return msgspec.structs.replace(bundle, evidence=found), notes
 
 
 def _digest(plain: dict[str, Any]) -> str:
@@ -82,9 +86,7 @@ def _follows(run: Comparison) -> bool:
     if run.verdict not in ("faster", "slower") and not run.pairs:
         return True
     try:
-        found = judge(
-            run.pairs, margin=run.margin, max_pairs=run.max_pairs, num_voided=len(run.voided), ended=True
-        )
+        found = judge_comparison(run, precision=math.inf, ended=True)
     except StatisticsError:
         return False
     return found.verdict == run.verdict

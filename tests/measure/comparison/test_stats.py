@@ -144,14 +144,14 @@ def test_an_interval_of_blocks_is_student_s_without_the_order_when_all_were_made
     y = [math.log(block.baseline_s / block.candidate_s) for block in blocks]
     level = nominal_levels(looks(num_blocks), 0.05)[-1]
     interval = scipy_stats.t.interval(1 - level, num_blocks - 1, loc=np.mean(y), scale=scipy_stats.sem(y))
-    state = stats._state(stats._fit(blocks, unit="block"), level, verdict=None, reason="")
+    state = stats._state(stats._fit(blocks, fits_order=False), level, verdict=None, reason="")
     assert state.ci == pytest.approx(tuple(np.exp(interval)), rel=1e-9)
 
 
 def test_three_blocks_prove_a_large_gain_that_three_pairs_do_not() -> None:
     ys = [0.96, 1.14, 0.91]
     assert judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True).verdict == "undecided"
-    blocks = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True, unit="block")
+    blocks = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True, fits_order=False)
     assert blocks.verdict == "faster"
     assert blocks.ci is not None and blocks.ci[0] > 1.2
 

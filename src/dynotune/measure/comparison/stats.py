@@ -93,6 +93,7 @@ def judge(
     error: float = 1 - CONFIDENCE,
     ended: bool = False,
     unit: Drawn = "pair",
+    fits_order: bool = True,
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`
     pairs.
@@ -111,8 +112,9 @@ def judge(
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: continue until the interval is as narrow as this share of a shown difference, while pairs
             are left.
-        unit: what `pairs` are. A block within one run holds both orders, ABBA or BAAB, so no effect of the
-            order is fitted.
+        unit: what `pairs` are, for the reason's words.
+        fits_order: whether an effect of the order is fitted. A block within one run holds both orders, ABBA or
+            BAAB, and needs none.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the
             level of the next look. These pairs are more correlated with earlier looks than the next look is,
             so chance passes no more often.
@@ -133,11 +135,11 @@ def judge(
     void = _Void(num_voided)
     if void.is_too_many(max_pairs):
         reason = void.as_reason(len(pairs), unit)
-        return _state(_fit(pairs, seen, unit), level, verdict="undecided", reason=reason)
+        return _state(_fit(pairs, seen, fits_order), level, verdict="undecided", reason=reason)
 
     settled: SequentialResult | None = None
     for k in range(num_passed):
-        fit = _fit(pairs[: schedule[k]], seen, unit)
+        fit = _fit(pairs[: schedule[k]], seen, fits_order)
         if settled is not None:
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
         else:
@@ -157,7 +159,7 @@ def judge(
         # Before the first look, require at least what a look has: enough pairs, or a known spread.
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
-        fit, verdict, reason = _fit(pairs, seen, unit), None, ""
+        fit, verdict, reason = _fit(pairs, seen, fits_order), None, ""
         if len(pairs) > last_look or void.is_too_many(len(pairs)):
             level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
             verdict, reason = _verdict(fit, level, equivalence_level, margin, void, unit)
@@ -165,7 +167,7 @@ def judge(
         return _state(fit, levels[num_passed], verdict=verdict or "undecided", reason=told)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} {unit}s."
-    return _state(_fit(pairs, seen, unit), level, verdict=None, reason=reason, next_look=next_look)
+    return _state(_fit(pairs, seen, fits_order), level, verdict=None, reason=reason, next_look=next_look)
 
 
 def judge_comparison(
@@ -182,6 +184,7 @@ def judge_comparison(
         num_voided=len(comparison.voided),
         precision=precision if comparison.precision is None else comparison.precision,
         unit="block" if comparison.within else "pair",
+        fits_order=not comparison.within,
         error=1 - comparison.confidence,
         **more,
     )
@@ -265,14 +268,14 @@ class _Fit(NamedTuple):
         return max(width, self.plain.half_width(level)) if self.num_pairs < ORDER_MAY_NARROW_FROM else width
 
 
-def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, unit: Drawn = "pair") -> _Fit:
+def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = True) -> _Fit:
     n = len(pairs)
     y = [_log_ratio(pair) for pair in pairs]
     if n < 2:
         return _Fit(n, y[0] if y else math.nan, tuple(y), _Error(math.nan, 0))
     center = math.fsum(y) / n
     plain = _Error(math.sqrt(_variance([value - center for value in y], n - 1, seen) / n), n - 1 + seen.df)
-    if unit == "block":
+    if not fits_order:
         return _Fit(n, center, tuple(y), plain)
     groups = {
         first: [value for value, pair in zip(y, pairs, strict=True) if pair.first == first]

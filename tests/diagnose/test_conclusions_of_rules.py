@@ -193,7 +193,7 @@ REACHED = [
     Reached(
         "device",
         "small-operators",
-        "100% of it operators run on the CPU (train.py:12): a step calls 810 operators",
+        "100% of it operators run on the CPU (train.py:12): the program calls 810 operators a step",
         on_cpu(traced=SMALL),
     ),
     Reached(

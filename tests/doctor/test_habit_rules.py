@@ -89,6 +89,8 @@ def test_a_list_of_numbers_that_a_line_converts_is_named(text):
         "x = torch.tensor([torch.load(path) for path in paths])",
         "x = grow(x) * torch.tensor(scale)",
         "x = torch.tensor(low), shift(torch.tensor(high))",
+        "y = grown(torch.tensor(scale))",
+        "roots = torch.linalg.eigvals(torch.tensor(companion))",
         "zero = torch.tensor(0)",
     ],
 )

@@ -154,7 +154,7 @@ def test_operators_of_several_ranks_count_once() -> None:
         HostTime(rank=rank, window_s=1.0, loader_s=0, operator_s=0.9, communication_s=0) for rank in range(2)
     ]
     finding = small(traced={"operators": rows * 2, "hosts": hosts})["small-operators"]
-    assert finding.claim.startswith("A step calls 810 operators")
+    assert finding.claim.startswith("The program calls 810 operators a step")
     assert finding.evidence[-1] == "most often: aten::tanh_ 800 times per step"
 
 

@@ -212,6 +212,8 @@ def test_the_protocol_is_spoken_on_standard_input_and_output(project):
     assert {
         "doctor",
         "diagnose",
+        "bisect",
+        "plan",
         "compare",
         "tune",
         "explain",

@@ -116,6 +116,8 @@ class LiveDiagnosis:
         self._processes = plain.processes
         if not self._counts_start:
             self._began_s += _start_s(plain.processes)
+        if run.window_steps is not None:
+            self._began_s += plain.end_s - plain.begin_s  # asked for, however long it takes
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}

@@ -67,7 +67,8 @@ def _wants_time(study: Study) -> bool:
 
 
 def _settles_in_s(work: Search) -> float | None:
-    """Return the further seconds that fresh pairs of what is open take, or blocks, if these need less.
+    """Return the further seconds that fresh pairs of what is open take, or blocks, if these need less; None
+    if the noise is such that no number of either is known to be enough.
 
     A larger budget has to last for both the time that is over and what follows, and a live run has to start
     again.
@@ -80,9 +81,18 @@ def _settles_in_s(work: Search) -> float | None:
         return None
     needed_s = fresh_s(work, open_)
     answer = study.confirmed
-    if answer is not None and answer.within and answer.verdict == "undecided" and answer.num_pairs_to_settle:
-        blocks_s = bench.run_s(BASELINE) + answer.num_pairs_to_settle * bench.block_s()
-        needed_s = min(needed_s, blocks_s + bench.check_s(arm(answer.candidate_settings)))
+    if answer is not None and answer.verdict == "undecided":
+        num, start_s = answer.num_pairs_to_settle, bench.run_s(BASELINE)
+        if num is None:
+            return None
+        if answer.within:
+            blocks_s = start_s + num * bench.block_s() + bench.check_s(arm(answer.candidate_settings))
+            needed_s = min(needed_s, blocks_s)
+        else:
+            needed_s = max(needed_s, 2 * num * start_s)
+    _, spread = _noise(study.trials)
+    if spread is not None and pairs_needed(spread) > MAX_PAIRS:
+        return None
     return needed_s if math.isfinite(needed_s) else None
 
 

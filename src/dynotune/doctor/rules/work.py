@@ -111,12 +111,13 @@ def small_operators(view: ObservationView) -> Judgements:
     part = sum(called[row.name].self_s for row in small) / all_s if all_s else 0.0
     loop = main_loop(view)
     claim = (
-        f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs."
+        f"The program calls {per_step:,.0f} operators a step; {part:.0%} of the time of all operators is in "
+        "those of less than 20 µs."
     )
     if loop is not None and loop.loop.share > part and _repeats_its_weights(view, loop):
         part = loop.loop.share
         claim = (
-            f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in a loop of "
+            f"The program calls {per_step:,.0f} operators a step; {part:.0%} of their time is in a loop of "
             f"{loop.loop.turns} turns."
         )
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))

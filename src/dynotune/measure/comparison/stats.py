@@ -113,8 +113,8 @@ def judge(
         precision: continue until the interval is as narrow as this share of a shown difference, while pairs
             are left.
         unit: what `pairs` are, for the reason's words.
-        fits_order: whether an effect of the order is fitted. A block within one run holds both orders, ABBA or
-            BAAB, and needs none.
+        fits_order: whether an effect of the order is fitted. A block within one run holds both orders, ABBA
+            or BAAB, and needs none.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the
             level of the next look. These pairs are more correlated with earlier looks than the next look is,
             so chance passes no more often.
@@ -171,10 +171,17 @@ def judge(
 
 
 def judge_comparison(
-    comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
+    comparison: Comparison,
+    pairs: Sequence[Pair] | None = None,
+    *,
+    precision: float = math.inf,
+    error: float | None = None,
+    **more: Any,
 ) -> SequentialResult:
-    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the
-    default."""
+    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the default.
+
+    `error`: None for that of the comparison's confidence.
+    """
     against = comparison.against
     judgement = judge(
         [_shifted(pair, against) for pair in (comparison.pairs if pairs is None else pairs)],
@@ -185,7 +192,7 @@ def judge_comparison(
         precision=precision if comparison.precision is None else comparison.precision,
         unit="block" if comparison.within else "pair",
         fits_order=not comparison.within,
-        error=1 - comparison.confidence,
+        error=1 - comparison.confidence if error is None else error,
         **more,
     )
     speedup, ci = judgement.speedup, judgement.ci

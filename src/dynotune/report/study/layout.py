@@ -171,7 +171,11 @@ def _steps(study: Study) -> list[Piece]:
     if not sides:
         return []
     missing = compared.reason if study.recipe and isinstance(compared, Unknown) else ""
-    note = [Note(f"The step with the recipe is not shown: {missing.rstrip(".")}.", tone="dim")] if missing else []
+    note = (
+        [Note(f"The step with the recipe is not shown: {missing.rstrip('.')}.", tone="dim")]
+        if missing
+        else []
+    )
     limits = (
         [] if isinstance(study.diagnosis, Unknown) else [Note(prose(study.diagnosis.verdict), on=On.PAGE)]
     )

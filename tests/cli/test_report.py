@@ -197,7 +197,8 @@ def test_a_study_of_a_newer_version_or_cut_short_is_refused(capsys, folder):
 
 
 def test_a_folder_without_anything_to_tell_says_what_it_looked_for(capsys, tmp_path):
-    assert "study.json, bisection.json, comparison.json, observation.json" in report(capsys, tmp_path, exit_code=2)[1]
+    said = report(capsys, tmp_path, exit_code=2)[1]
+    assert "study.json, bisection.json, comparison.json, observation.json" in said
     assert "There is no" in report(capsys, tmp_path / "none", exit_code=2)[1]
 
 

@@ -283,5 +283,5 @@ def about(
     if speedup is not None:
         lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")
     if facts:
-        lines.append("on " + ", ".join(f"{name} {value}" for name, value in facts.items()) + ".")
+        lines.append("on " + ", ".join(f"{name} {words.plain(value)}" for name, value in facts.items()) + ".")
     return lines

@@ -1,9 +1,13 @@
-"""Write the heading of a recipe's patch, which `git apply` skips."""
+"""Write the heading of a recipe's patch, which `git apply` skips.
+
+Each line is a comment: git would read a line of the recipe's own text that looks like a diff's as one.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from dynotune.report.export import about
 from dynotune.schema.recipe import Recipe
+from dynotune.schema.toml_text import commented
 from dynotune.text import words
 
 _FACTS = ("gpu", "driver", "torch", "cpu")
@@ -45,4 +49,4 @@ def patch_heading(
     if refused:
         lines += ["", "Not in the patch:"]
         lines += [f"    {words.plain(setting)}: {words.plain(why)}" for setting, why in refused.items()]
-    return "\n".join(lines) + "\n\n"
+    return "\n".join(commented(lines)) + "\n\n"

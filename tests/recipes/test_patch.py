@@ -373,6 +373,56 @@ def test_hydras_mapping_gets_the_argument_when_hydra_makes_the_loader(patched):
     )
 
 
+def test_hydras_value_is_edited_once_when_two_loaders_read_it(patched):
+    call = "DataLoader([], num_workers=cfg.data.workers)"
+    files = HYDRA | {
+        "train.py": HYDRA["train.py"].replace(call, f"{call}, {call}"),
+        "conf/data/small.yaml": "workers: 0\n",
+    }
+    assert after(patched(files, "loader.num_workers=16"), "conf/data/small.yaml") == "workers: 16\n"
+
+
+def test_hydras_value_is_refused_when_two_settings_want_different_ones(patched):
+    call = "DataLoader([], num_workers=cfg.data.workers, prefetch_factor=cfg.data.workers)"
+    files = HYDRA | {
+        "train.py": HYDRA["train.py"].replace("DataLoader([], num_workers=cfg.data.workers)", call)
+    }
+    patch = patched(files, "loader.num_workers=16", "loader.prefetch_factor=4")
+    assert "conf/data/small.yaml:2: another setting" in patch.refused["loader.prefetch_factor=4"]
+    assert b"workers: 16   # of the loader" in patch.edited["conf/data/small.yaml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workers:\npath: x\n",
+        "workers: &n 2\nothers: *n\n",
+        "{workers:2}\n",
+    ],
+    ids=["empty", "anchor", "no-space"],
+)
+def test_hydras_file_is_kept_when_an_edit_would_change_more_than_the_value(patched, text):
+    patch = patched(HYDRA | {"conf/data/small.yaml": text}, "loader.num_workers=4")
+    assert "conf/data/small.yaml" not in patch.edited
+
+
+def test_hydras_file_is_kept_when_another_key_is_the_same_node(patched):
+    main = "data: &d\n  workers: 2\nother: *d\n"
+    patch = patched(HYDRA | {"conf/config.yaml": main}, "loader.num_workers=4")
+    assert reason(patch) == "conf/config.yaml:2: another key has the same value by an alias"
+
+
+def test_patch_is_written_soon_when_aliases_multiply(patched):
+    bomb = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 22))
+    files = HYDRA | {"conf/data/small.yaml": f"workers: 2\na0: &a0 [{{b: 1}}]\n{bomb}"}
+    assert after(patched(files, "loader.num_workers=4"), "conf/data/small.yaml").startswith("workers: 4\n")
+
+
+def test_patch_is_written_when_a_value_of_the_configuration_holds_itself(patched):
+    files = HYDRA | {"conf/data/small.yaml": "workers: 2\na: &a [1, *a]\n"}
+    assert after(patched(files, "loader.num_workers=4"), "conf/data/small.yaml").startswith("workers: 4\n")
+
+
 def test_classes_that_hydra_makes_are_edited_as_imported_ones(patched):
     files = {
         "train.py": HYDRA["train.py"].replace("DataLoader([], num_workers=cfg.data.workers)", "make(cfg)"),

@@ -15,7 +15,8 @@ FACTS = ("gpu", "driver", "torch", "cpu")
 
 def heading(text):
     recipe = Recipe(
-        recipe=Header(schema="dynotune.recipe/2", speedup=1.2, ci=(1.1, 1.3)), facts=dict.fromkeys(FACTS, text)
+        recipe=Header(schema="dynotune.recipe/2", speedup=1.2, ci=(1.1, 1.3)),
+        facts=dict.fromkeys(FACTS, text),
     )
     return patch_heading(recipe, text, text, ["python", text], {text: [text]}, {text: text})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,32 @@ from dynotune.recipes.patch.source import NoPlace, SourceFile
 _MOST_FILES = 500
 
 
+@dataclass(frozen=True)
+class Edit:
+    """A value that was asked for.
+
+    Args:
+        begin, end: of the text that is replaced, in characters.
+        text: in its place.
+        node: of the file's tree, whose value changes, or which gets the key.
+        key: that the mapping `node` gets; "" where `node` itself is replaced.
+        value: in YAML.
+    """
+
+    begin: int
+    end: int
+    text: str
+    node: Any
+    key: str
+    value: str
+
+
 @dataclass
 class Configuration:
     """A file of YAML.
 
     Args:
         prefix: keys below which Hydra puts the file's content: its group.
-        edits: begin and end, in characters, and the new text.
     """
 
     path: Path
@@ -28,12 +49,48 @@ class Configuration:
     raw: bytes
     prefix: list[str]
     tree: Any
-    edits: list[tuple[int, int, str]] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+
+    def ask(self, edit: Edit) -> None:
+        """Ask for an edit; one that was asked for already is the same edit.
+
+        Raises NoPlace: another edit changes this text, or another key has the same value.
+        """
+        if edit in self.edits:
+            return
+        if any(_overlap(edit, other) for other in self.edits):
+            raise NoPlace(f"{_place(self, edit.node)}: another setting has another value for it")
+        if any(
+            shared.start_mark.index <= edit.begin and edit.end <= shared.end_mark.index
+            for shared in self._shared
+        ):
+            raise NoPlace(f"{_place(self, edit.node)}: another key has the same value by an alias")
+        self.edits.append(edit)
+
+    @cached_property
+    def _shared(self) -> list[Any]:
+        """Nodes that several keys have, by aliases."""
+        counted = Counter(id(child) for node in _nodes(self.tree) for child in _children(node))
+        return [node for node in _nodes(self.tree) if counted[id(node)] > 1]
 
     def edited(self) -> bytes:
+        """Return the file's bytes with all edits.
+
+        Raises NoPlace: YAML would read another difference than the one that was asked for.
+        """
+        import yaml
+
         text = self.raw.decode("utf-8")
-        for begin, end, new in sorted(self.edits, reverse=True):
-            text = text[:begin] + new + text[end:]
+        for edit in sorted(self.edits, key=lambda edit: (edit.begin, edit.end), reverse=True):
+            text = text[: edit.begin] + edit.text + text[edit.end :]
+        try:
+            is_asked = not self.edits or _differs_by(
+                self.edits, self.tree, yaml.compose(text, yaml.SafeLoader)
+            )
+        except (yaml.YAMLError, RecursionError) as error:
+            raise NoPlace(f"the edits would make {self.name} invalid") from error
+        if not is_asked:
+            raise NoPlace(f"the edits would change other values of {self.name}")
         return text.encode("utf-8")
 
 
@@ -134,16 +191,19 @@ def set_key(file: Configuration, mapping: Any, key: str, value: str) -> str:
     before = ending if not text[:end].endswith("\n") else ""
     indent = " " * mapping.value[0][0].start_mark.column
     after = "" if before else ending
-    file.edits.append((end, end, f"{before}{indent}{key}: {_yaml(value)}{after}"))
+    line = f"{before}{indent}{key}: {_yaml(value)}{after}"
+    file.ask(Edit(end, end, line, mapping, key, _yaml(value)))
     return f"{_place(file, target)}: {target.value}: {key}: {_yaml(value)}"
 
 
 def _replace(file: Configuration, node: Any, value: str) -> None:
     import yaml
 
-    if not isinstance(node, yaml.ScalarNode) or "${" in node.value or node.style in ("|", ">"):
+    is_plain = isinstance(node, yaml.ScalarNode) and "${" not in node.value and node.style not in ("|", ">")
+    # Of an empty value only the place is known, not whether a space comes before it.
+    if not is_plain or node.start_mark.index == node.end_mark.index:
         raise NoPlace(f"{_place(file, node)}: the value is not a plain one")
-    file.edits.append((node.start_mark.index, node.end_mark.index, _yaml(value)))
+    file.ask(Edit(node.start_mark.index, node.end_mark.index, _yaml(value), node, "", _yaml(value)))
 
 
 def _yaml(value: str) -> str:
@@ -172,14 +232,79 @@ def _scalar(node: Any, key: str) -> Any:
     return value if value is not None and isinstance(value.value, str) else None
 
 
-def _mappings(node: Any) -> Iterator[Any]:
+def _mappings(tree: Any) -> Iterator[Any]:
+    return (node for node in _nodes(tree) if any(isinstance(entry, tuple) for entry in node.value))
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    """Yield each node once, in the order of the text: by aliases, a node may have many parents, or itself."""
+    waiting, seen = [tree], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting += reversed(_children(node))
+
+
+def _children(node: Any) -> list[Any]:
+    """Return the nodes in a sequence; the values of a mapping."""
     if not isinstance(node.value, list):
-        return
-    pairs = [entry for entry in node.value if isinstance(entry, tuple)]
-    if pairs:
-        yield node
-    for entry in node.value:
-        yield from _mappings(entry[1] if isinstance(entry, tuple) else entry)
+        return []
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in node.value]
+
+
+def _overlap(edit: Edit, other: Edit) -> bool:
+    """Tell whether two edits change the same text, or add the same key. Lines of two keys are no overlap."""
+    if edit.node is other.node and edit.key == other.key:
+        return True
+    return edit.begin < other.end and other.begin < edit.end
+
+
+def _differs_by(edits: Sequence[Edit], tree: Any, edited: Any) -> bool:
+    """Tell whether `edited` is `tree` with the values that the edits ask for, and nothing else."""
+    replaced = {id(edit.node): edit.value for edit in edits if not edit.key}
+    added = {(id(edit.node), edit.key): edit.value for edit in edits if edit.key}
+    waiting, seen, num_added = [(tree, edited)], set[tuple[int, int]](), 0
+    while waiting:
+        old, new = waiting.pop()
+        if (id(old), id(new)) in seen:
+            continue
+        seen.add((id(old), id(new)))
+        if id(old) in replaced:
+            if not _is_value(new, replaced[id(old)]):
+                return False
+            continue
+        if new is None or old.tag != new.tag or isinstance(old.value, list) != isinstance(new.value, list):
+            return False
+        if not isinstance(old.value, list):
+            if old.value != new.value:
+                return False
+            continue
+        entries = []
+        for entry in new.value:
+            is_named = isinstance(entry, tuple) and isinstance(entry[0].value, str)
+            key = (id(old), entry[0].value) if is_named else None
+            if key not in added:
+                entries.append(entry)
+            elif not _is_value(entry[1], added[key]):
+                return False
+            else:
+                num_added += 1
+        if len(entries) != len(old.value):
+            return False
+        for before, after in zip(old.value, entries, strict=True):
+            pairs = zip(before, after, strict=True) if isinstance(before, tuple) else [(before, after)]
+            waiting += pairs
+    return num_added == len(added)
+
+
+def _is_value(node: Any, value: str) -> bool:
+    """Tell whether a node is read as `value`, a text of YAML."""
+    import yaml
+
+    wanted: Any = yaml.compose(value, yaml.SafeLoader)
+    return bool(node is not None and (node.tag, node.value) == (wanted.tag, wanted.value))
 
 
 def _defaults(tree: Any) -> Iterator[tuple[str, str]]:

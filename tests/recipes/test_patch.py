@@ -13,6 +13,7 @@ from dynotune import knobs
 from dynotune.launch.process import revision
 from dynotune.recipes.patch import patch_of
 from dynotune.recipes.patch.diff import quoted, unified
+from dynotune.recipes.patch.source import NoPlace, SourceFile
 from dynotune.schema.errors import CannotRunHere
 
 LOOP = """\
@@ -178,6 +179,30 @@ def test_switch_of_the_program_is_named_when_it_has_one(patched):
         'parser.add_argument("--pin", action="store_true")\nparser.add_argument("--batch"',
     )
     assert "give or leave out `--pin`" in reason(patched(text, "loader.pin_memory=true"))
+
+
+def test_default_of_an_option_is_added_once_when_two_loaders_take_it(patched):
+    text = LOOP.replace(", default=2", "").replace(
+        "    for x in loader", "    more = LOADER\n    for x in loader"
+    )
+    text = text.replace("LOADER", "DataLoader([], num_workers=args.workers)")
+    edited = after(patched(text, "loader.num_workers=4"))
+    assert edited == text.replace('help="loader workers")', 'help="loader workers", default=4)')
+
+
+def test_argument_is_replaced_when_another_setting_has_appended_it(patched):
+    text = "import torch\ntorch.compile(f)\n"
+    patch = patched(text, "compile.mode=reduce-overhead", "compile.mode=max-autotune-no-cudagraphs")
+    assert after(patch).count("mode=") == 1
+
+
+def test_setting_is_refused_when_the_edited_file_would_not_compile(patched, tmp_path):
+    (tmp_path / "a.py").write_text("f(a=1)\n")
+    file = SourceFile(tmp_path / "a.py", "a.py")
+    call = next(file.calls())
+    file.edits.replaced[call] = call.with_changes(args=[*call.args, *call.args])
+    with pytest.raises(NoPlace, match=r"the edits would make a.py invalid"):
+        file.edited()
 
 
 def test_click_option_is_edited_when_its_function_passes_the_value(patched):

@@ -9,15 +9,20 @@ from dynotune.recipes.patch.diff import unified
 from dynotune.report import patch_heading
 from dynotune.schema.recipe import Header, Recipe
 
-HUNK = "\ndiff --git a/evil.py b/evil.py\nnew file mode 100644\n--- /dev/null\n+++ b/evil.py\n@@ -0,0 +1 @@\n+x\n"
+HUNK = """
+diff --git a/evil.py b/evil.py
+new file mode 100644
+--- /dev/null
++++ b/evil.py
+@@ -0,0 +1 @@
++x
+"""
 FACTS = ("gpu", "driver", "torch", "cpu")
 
 
 def heading(text):
-    recipe = Recipe(
-        recipe=Header(schema="dynotune.recipe/2", speedup=1.2, ci=(1.1, 1.3)),
-        facts=dict.fromkeys(FACTS, text),
-    )
+    head = Header(schema="dynotune.recipe/2", speedup=1.2, ci=(1.1, 1.3))
+    recipe = Recipe(recipe=head, facts=dict.fromkeys(FACTS, text))
     return patch_heading(recipe, text, text, ["python", text], {text: [text]}, {text: text})
 
 

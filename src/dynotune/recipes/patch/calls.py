@@ -54,15 +54,23 @@ def argument_of(file: SourceFile, call: cst.Call, name: str, position: int | Non
 
     Raises NoPlace: it may be passed by *args or **kwargs.
     """
+    arg = _found(call, name, position)
+    if arg is not None and arg.star:
+        raise NoPlace(
+            f"{file.place(call)}: {_short(file, call)} gets arguments by `{arg.star}"
+            f"{file.code(arg.value)}`, which may hold {name}"
+        )
+    return arg
+
+
+def _found(call: cst.Call, name: str, position: int | None) -> cst.Arg | None:
+    """Return an argument as it is written, or the *args or **kwargs that may hold it."""
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == name:
             return arg
     for index, arg in enumerate(call.args):
         if arg.star == "**" or (arg.star == "*" and position is not None):
-            raise NoPlace(
-                f"{file.place(call)}: {_short(file, call)} gets arguments by `{arg.star}"
-                f"{file.code(arg.value)}`, which may hold {name}"
-            )
+            return arg
         if index == position and arg.keyword is None:
             return arg
     return None
@@ -75,24 +83,20 @@ def set_argument(
 
     Raises NoPlace: as `argument_of`.
     """
-    # An earlier setting may have edited this call.
+    argument_of(file, call, name, position)
+    # An earlier setting may have edited this call, and added the argument.
     current = file.edits.replaced.get(call, call)
     assert isinstance(current, cst.Call)
-    old = argument_of(file, call, name, position)
+    old = _found(current, name, position)
     new = cst.parse_expression(value)
     if old is not None:
-        args = [arg.with_changes(value=new) if _is_same(arg, old) else arg for arg in current.args]
+        args = [arg.with_changes(value=new) if arg is old else arg for arg in current.args]
     else:
         args = _appended(current, cst.Arg(new, cst.Name(name), equal=_EQUAL))
     file.edits.replaced[call] = current.with_changes(args=args)
 
 
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-
-
-def _is_same(arg: cst.Arg, old: cst.Arg) -> bool:
-    """Tell whether an argument of an edited call is this argument: an append changes the comma's node."""
-    return arg.value is old.value
 
 
 def _appended(call: cst.Call, arg: cst.Arg) -> list[cst.Arg]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -163,14 +163,18 @@ class SourceFile:
     def edited(self) -> bytes:
         """Return the file's bytes with all edits.
 
-        Raises NoPlace: the edits would not be Python, or hold a character that the file's encoding lacks.
+        Raises NoPlace: the edits would not compile, or hold a character that the file's encoding lacks.
         """
+        if self.edits == Edits():
+            return self.raw
         try:
             module = self.module.visit(_Editor(self.edits))
             assert isinstance(module, cst.Module)
             edited = self._bom + module.bytes
-            ast.parse(edited)
-        except (SyntaxError, UnicodeError, cst.CSTValidationError) as error:
+            with warnings.catch_warnings(action="ignore"):
+                # Not all that parses compiles: an argument that is passed twice does not.
+                compile(edited, self.name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, cst.CSTValidationError) as error:
             raise NoPlace(f"the edits would make {self.name} invalid: {error}") from error
         return edited
 

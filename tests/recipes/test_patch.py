@@ -272,6 +272,44 @@ def test_setter_stands_after_the_imports_when_the_program_has_none(patched):
     )
 
 
+def test_setter_stands_below_the_import_of_torch_when_a_function_comes_first(patched):
+    text = "import os\ndef f():\n    pass\nimport torch\nf()\n"
+    assert after(patched(text, "cudnn.benchmark=true")) == (
+        "import os\ndef f():\n    pass\nimport torch\ntorch.backends.cudnn.benchmark = True\nf()\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["f()\n", "def f():\n    pass\n", "if 1:\n    import torch\n"])
+def test_all_that_a_patch_puts_first_is_imported_when_a_file_has_no_imports(patched, text):
+    patch = patched(
+        text,
+        "cudnn.benchmark=true",
+        "env.TORCHINDUCTOR_COMPILE_THREADS=4",
+        "matmul.fp32_precision=high",
+        "env.CUBLAS_WORKSPACE_CONFIG=:4096:8",
+    )
+    assert (
+        after(patch)
+        == (
+            "import os\n"
+            "os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '4'\n"
+            "os.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'\n"
+            "import torch\n"
+            "torch.backends.cudnn.benchmark = True\n"
+            "torch.set_float32_matmul_precision('high')\n"
+        )
+        + text
+    )
+
+
+def test_torch_is_imported_above_the_model_when_the_program_imports_it_below(patched):
+    text = "from nets import model\ndef f():\n    pass\ny = model(1)\nmodel.eval()\nimport torch\n"
+    edited = after(patched(text, "grad.mode=no_grad", "layout.channels_last=true"))
+    assert (
+        edited.startswith("from nets import model\nimport torch\ndef f") and edited.count("import torch") == 2
+    )
+
+
 def test_model_is_compiled_before_its_optimizer_when_the_program_compiles_nothing(patched):
     patch = patched(LOOP, "compile.mode=reduce-overhead", "layout.channels_last=true")
     lines = [line.strip() for line in after(patch).splitlines()]

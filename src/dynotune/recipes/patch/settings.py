@@ -320,7 +320,7 @@ class Places:
 
     def _on_model(self, code: str) -> list[str]:
         file, statement, model, is_before = statements.model_of(self.files)
-        statements.import_torch(file)
+        statements.import_torch(file, statement)
         return [statements.beside_model(file, statement, f"{model}{code}", is_before=is_before)]
 
     def _compile(self, mode: str) -> list[str]:

@@ -123,16 +123,23 @@ class SourceFile:
     def calls(self) -> Iterator[cst.Call]:
         return (node for node in self.nodes if isinstance(node, cst.Call))
 
-    def binds(self, name: str) -> bool:
-        """Tell whether an import at the top level of the file binds `name`."""
+    def binding(self, name: str) -> cst.SimpleStatementLine | None:
+        """Return the first import at the top level of the file that binds `name`."""
         for line in self.module.body:
             for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
                 aliases = part.names if isinstance(part, cst.Import | cst.ImportFrom) else ()
                 for alias in aliases if not isinstance(aliases, cst.ImportStar) else ():
                     bound = alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
                     if bound == name and (isinstance(part, cst.Import) or alias.evaluated_name == name):
-                        return True
-        return False
+                        assert isinstance(line, cst.SimpleStatementLine)
+                        return line
+        return None
+
+    def runs_before(self, statement: cst.CSTNode, node: cst.CSTNode) -> bool:
+        """Tell whether a statement of the top level runs before `node`; what a function holds runs last."""
+        body: list[cst.CSTNode] = list(self.module.body)
+        top = next(each for each in (node, *self.above(node)) if each in body)
+        return isinstance(top, cst.FunctionDef | cst.ClassDef) or body.index(statement) < body.index(top)
 
     def last_import(self) -> cst.SimpleStatementLine | None:
         """Return the last import before the first function, class or loop of the file."""

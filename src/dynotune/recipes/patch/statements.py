@@ -17,42 +17,57 @@ OPTIMIZERS = tuple(
 
 def after_imports(file: SourceFile, code: str) -> str:
     """Ask for a statement after the imports of the file, with `import torch` where it lacks one."""
-    lines = [line(code)]
-    if not file.binds("torch"):
-        lines.insert(0, line("import torch"))
-    last = file.last_import()
+    binding, last = file.binding("torch"), file.last_import()
+    if binding is not None and (last is None or file.runs_before(last, binding)):
+        last = binding
+    imports = ["import torch"] if binding is None else []
     if last is not None:
-        file.edits.after.setdefault(last, []).extend(lines)
+        _add(file.edits.after.setdefault(last, []), imports, [code])
         return f"{file.place(last)}: {code}"
-    return _at_begin(file, lines, code)
+    return _at_begin(file, imports, code)
 
 
 def set_variable(file: SourceFile, name: str, value: str) -> str:
     """Ask for a line that sets an environment variable before the first import of the file."""
-    lines = [line(f"os.environ[{name!r}] = {value!r}")]
-    first = file.first_code()
-    if first is None or not file.edits.before.get(first):
-        lines.insert(0, line("import os"))
-    return _at_begin(file, lines, f"os.environ[{name!r}] = {value!r}")
-
-
-def _at_begin(file: SourceFile, lines: list[cst.SimpleStatementLine], code: str) -> str:
-    first = file.first_code()
-    if first is None:
-        raise NoPlace(f"{file.name} has no statement")
-    file.edits.before.setdefault(first, []).extend(lines)
+    code = f"os.environ[{name!r}] = {value!r}"
+    first = _first_code(file)
+    lines = file.edits.before.setdefault(first, [])
+    others = [each for each in lines if not file.code(each).startswith(("import os", "os.environ"))]
+    variables = [each for each in lines if each not in others]
+    # An import of the patch may read a variable, too.
+    _add(variables, ["import os"], [code])
+    lines[:] = [*variables, *others]
     return f"{file.place(first)}: {code}"
 
 
-def import_torch(file: SourceFile) -> None:
-    """Ask for `import torch` where no import of the file binds it."""
-    if file.binds("torch"):
+def _at_begin(file: SourceFile, imports: Sequence[str], code: str) -> str:
+    first = _first_code(file)
+    _add(file.edits.before.setdefault(first, []), imports, [code] if code else [])
+    return f"{file.place(first)}: {code}"
+
+
+def _first_code(file: SourceFile) -> cst.CSTNode:
+    first = file.first_code()
+    if first is None:
+        raise NoPlace(f"{file.name} has no statement")
+    return first
+
+
+def _add(lines: list[cst.SimpleStatementLine], imports: Sequence[str], codes: Sequence[str]) -> None:
+    """Append statements, and imports that are not among the lines."""
+    held = [cst.Module([each]).code.strip() for each in lines]
+    lines += [line(code) for code in (*(code for code in imports if code not in held), *codes)]
+
+
+def import_torch(file: SourceFile, node: cst.CSTNode) -> None:
+    """Ask for `import torch` where no import of the file binds it before `node` runs."""
+    binding, last = file.binding("torch"), file.last_import()
+    if binding is not None and file.runs_before(binding, node):
         return
-    last = file.last_import()
-    if last is None:
-        _at_begin(file, [line("import torch")], "")
-    elif not file.edits.after.get(last):
-        file.edits.after[last] = [line("import torch")]
+    if last is not None and file.runs_before(last, node):
+        _add(file.edits.after.setdefault(last, []), ["import torch"], [])
+    else:
+        _at_begin(file, ["import torch"], "")
 
 
 def model_of(files: Sequence[SourceFile]) -> tuple[SourceFile, cst.SimpleStatementLine, str, bool]:
@@ -156,7 +171,8 @@ def around_calls(files: Sequence[SourceFile], header: str, *, with_loss: bool) -
             file.edits.wrapped[statement] = (num, header)
             places.append(f"{file.place(statement)}: with {header}:")
         if places:
-            import_torch(file)
+            for each in done:
+                import_torch(file, each)
             return places
     raise NoPlace(f"no line of the program's files calls `{name}`")
 

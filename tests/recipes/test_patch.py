@@ -499,6 +499,36 @@ def test_classes_that_hydra_makes_are_edited_as_imported_ones(patched):
     assert after(patch, "conf/config.yaml").count("  precision: 'bf16-mixed'\n") == 1
 
 
+HF = "from transformers import TrainingArguments\nTrainingArguments('out', GIVEN)\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "why"),
+    [
+        ("optimizer.fused=true", "optim='sgd'", "optim='sgd' is another optimizer"),
+        ("optimizer.fused=true", "optim=choose()", "optim=choose() is another optimizer"),
+        ("optimizer.fused=true", "adafactor=True", "transformers refuses optim beside adafactor=True"),
+        ("precision.autocast=bf16", "fp16=True", "transformers refuses bf16 beside fp16=True"),
+        ("precision.autocast=bf16", "fp16=args.half", "transformers refuses bf16 beside fp16=args.half"),
+    ],
+)
+def test_trainer_of_transformers_is_kept_when_its_other_arguments_disagree(patched, setting, given, why):
+    assert why in reason(patched(HF.replace("GIVEN", given), setting))
+
+
+@pytest.mark.parametrize("given", ["optim='adamw_torch'", "fp16=False, adafactor=None"])
+def test_trainer_of_transformers_is_edited_when_its_other_arguments_agree(patched, given):
+    patch = patched(HF.replace("GIVEN", given), "optimizer.fused=true", "precision.autocast=bf16")
+    assert "optim='adamw_torch_fused'" in after(patch) and "bf16=True" in after(patch)
+
+
+@pytest.mark.parametrize(("line", "is_kept"), [("optim: sgd", True), ("optim: adamw_torch", False)])
+def test_arguments_that_hydra_makes_are_kept_when_another_optimizer_is_chosen(patched, line, is_kept):
+    text = f"args:\n  _target_: transformers.TrainingArguments\n  {line}\n"
+    patch = patched(HYDRA | {"conf/config.yaml": text}, "optimizer.fused=true")
+    assert bool(patch.refused) is is_kept
+
+
 # Refusals
 
 REFUSED = {

@@ -196,6 +196,15 @@ def set_key(file: Configuration, mapping: Any, key: str, value: str) -> str:
     return f"{_place(file, target)}: {target.value}: {key}: {_yaml(value)}"
 
 
+def plain_values(mapping: Any) -> dict[str, str]:
+    """Return the texts of a mapping, by key; of what is no text, `…`."""
+    return {
+        key.value: node.value if isinstance(node.value, str) else "…"
+        for key, node in mapping.value
+        if isinstance(key.value, str)
+    }
+
+
 def _replace(file: Configuration, node: Any, value: str) -> None:
     import yaml
 

@@ -21,7 +21,7 @@ from dynotune.recipes.patch.calls import (
     set_argument,
     target_of,
 )
-from dynotune.recipes.patch.configuration import Configuration, set_key
+from dynotune.recipes.patch.configuration import Configuration, plain_values, set_key
 from dynotune.recipes.patch.options import Origins
 from dynotune.recipes.patch.source import NoPlace, SourceFile
 from dynotune.schema.knob import (
@@ -148,9 +148,11 @@ class Places:
             argument, aliases = str(entry["argument"]), _ALIASES[target]
             for file, call, _ in self._calls(aliases):
                 text = _passed(entry, setting, file.place(call))
+                _refuse_beside(entry, _arguments(file, call, entry), file.place(call))
                 places += self._set(file, call, argument, text, None)
             for configuration, mapping in self._made_by(aliases):
                 text = _passed(entry, setting, configuration.name)
+                _refuse_beside(entry, plain_values(mapping), configuration.name)
                 places.append(set_key(configuration, mapping, argument, text))
             if places or not target.startswith("transformers."):
                 continue
@@ -374,6 +376,27 @@ def _passed(entry: Mapping[str, object], setting: Setting, place: str) -> str:
     if named not in values:
         raise NoPlace(f"{place}: {entry['argument']} has no value for {setting}")
     return str(values[named])
+
+
+def _arguments(file: SourceFile, call: cst.Call, entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments of a trainer on which an entry of `FRAMEWORKS` depends, as text.
+
+    Raises NoPlace: as `argument_of`.
+    """
+    names = [*entry.get("beside", ()), *([entry["argument"]] if "replaces" in entry else [])]
+    given = {name: argument_of(file, call, name) for name in names}
+    return {name: file.code(arg.value) for name, arg in given.items() if arg is not None}
+
+
+def _refuse_beside(entry: Mapping[str, Any], given: Mapping[str, str], place: str) -> None:
+    """Raise NoPlace where a trainer's other arguments disagree with the one to set."""
+    argument = entry["argument"]
+    for other in entry.get("beside", ()):
+        if given.get(other, "None") not in ("None", "False", "null", "false"):
+            raise NoPlace(f"{place}: transformers refuses {argument} beside {other}={given[other]}")
+    replaces = entry.get("replaces")
+    if replaces and argument in given and given[argument].strip("'\"") not in replaces:
+        raise NoPlace(f"{place}: {argument}={given[argument]} is another optimizer")
 
 
 def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:

@@ -422,6 +422,48 @@ def test_patch_is_refused_when_the_command_overrides_the_configuration(patched):
     assert reason(patch) == "the command gives `data.workers=8`: write 4 there"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["data=large"], "conf/data/large.yaml"),
+        (["+data=large"], "conf/data/large.yaml"),
+        (["--config-name", "other"], "conf/data/large.yaml"),
+        (["--config-name=other.yaml"], "conf/data/large.yaml"),
+        (["-cn", "other", "data=small"], "conf/data/small.yaml"),
+        (["--config-path", "more"], "more/config.yaml"),
+        (["seed=3"], "conf/data/small.yaml"),
+    ],
+)
+def test_hydras_files_are_those_that_the_command_chooses(patched, words, name):
+    files = HYDRA | {
+        "conf/data/large.yaml": "workers: 2\n",
+        "conf/other.yaml": "defaults:\n  - data: large\n",
+        "more/config.yaml": "data:\n  workers: 2\n",
+    }
+    assert list(patched(files, "loader.num_workers=4", command=["python", "train.py", *words]).edited) == [
+        name
+    ]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["data=small,large", "data=gone", "~data", "data@more=small", "--config-dir=x", "-cd", "--config-name="],
+)
+def test_hydras_files_are_kept_when_the_command_chooses_others(patched, word):
+    assert "the command gives" in reason(
+        patched(HYDRA, "loader.num_workers=4", command=["python", "train.py", word])
+    )
+
+
+@pytest.mark.parametrize(
+    "word", ["data.loader.num_workers=1", "++data.loader.num_workers=1", "data.loader={}", "~data.loader"]
+)
+def test_hydras_mapping_is_kept_when_the_command_overrides_it(patched, word):
+    files = HYDRA | {"conf/config.yaml": "data:\n  loader:\n    _target_: torch.utils.data.DataLoader\n"}
+    patch = patched(files, "loader.num_workers=4", command=["python", "train.py", word])
+    assert reason(patch) == f"the command gives `{word}`: write 4 there"
+
+
 def test_hydras_mapping_gets_the_argument_when_hydra_makes_the_loader(patched):
     files = {
         "train.py": HYDRA["train.py"].replace(

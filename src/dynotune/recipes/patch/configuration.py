@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,14 @@ from typing import Any
 
 import libcst as cst
 
+from dynotune.recipes.patch.overrides import overrides_of, read_words
 from dynotune.recipes.patch.source import NoPlace, SourceFile
+from dynotune.schema import untrusted
 
 _MOST_FILES = 500
+_LARGEST_BYTES = 1 << 20
+# In a comment at the head of a file, Hydra reads below which keys the file belongs.
+_PACKAGE = re.compile(r"(?:\s*#.*\n)*?\s*#[ \t]*@package[ \t]+(\S+)")
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Configuration:
     """A file of YAML.
 
     Args:
-        prefix: keys below which Hydra puts the file's content: its group.
+        prefix: keys below which Hydra puts the file's content: its group, or the package that it names.
+        doubt: why an edit may be without effect; "" if it acts.
     """
 
     path: Path
@@ -49,13 +56,17 @@ class Configuration:
     raw: bytes
     prefix: list[str]
     tree: Any
+    doubt: str = ""
     edits: list[Edit] = field(default_factory=list)
 
     def ask(self, edit: Edit) -> None:
         """Ask for an edit; one that was asked for already is the same edit.
 
-        Raises NoPlace: another edit changes this text, or another key has the same value.
+        Raises NoPlace: another edit changes this text, another key has the same value, or the file may not be
+            read.
         """
+        if self.doubt:
+            raise NoPlace(self.doubt)
         if edit in self.edits:
             return
         if any(_overlap(edit, other) for other in self.edits):
@@ -70,8 +81,8 @@ class Configuration:
     @cached_property
     def _shared(self) -> list[Any]:
         """Nodes that several keys have, by aliases."""
-        counted = Counter(id(child) for node in _nodes(self.tree) for child in _children(node))
-        return [node for node in _nodes(self.tree) if counted[id(node)] > 1]
+        counted = Counter(id(child) for node, _ in _nodes(self.tree) for child, _ in _children(node))
+        return [node for node, _ in _nodes(self.tree) if counted[id(node)] > 1]
 
     def edited(self) -> bytes:
         """Return the file's bytes with all edits.
@@ -94,41 +105,61 @@ class Configuration:
         return text.encode("utf-8")
 
 
+@dataclass(frozen=True)
+class Made:
+    """A mapping from which Hydra makes an object.
+
+    Args:
+        keys: that lead to it in the configuration.
+    """
+
+    file: Configuration
+    mapping: Any
+    keys: list[str]
+
+
 class Configurations:
     """The configuration of a program whose main function Hydra calls; nothing for other programs."""
 
-    def __init__(self, files: Iterable[SourceFile], root: Path) -> None:
+    def __init__(self, files: Iterable[SourceFile], root: Path, command: Sequence[str]) -> None:
         self.files: list[Configuration] = []
+        self._root, self._overrides = root, overrides_of(command)
         for file in files:
             for call in file.calls():
                 if "hydra.main" in file.qualified(call.func):
-                    self._read(file, call, root)
+                    self._read(file, call, command)
 
-    def _read(self, file: SourceFile, call: cst.Call, root: Path) -> None:
+    def _read(self, file: SourceFile, call: cst.Call, command: Sequence[str]) -> None:
         given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
-        folder, main = (_text(given.get(key)) for key in ("config_path", "config_name"))
+        folder = self._overrides.folder or _text(given.get("config_path"))
+        main = self._overrides.name or _text(given.get("config_name"))
         if not folder or not main:
             return
         base = file.path.parent / folder
-        first = base / f"{main.removesuffix('.yaml')}.yaml"
-        self._add(first, [], root)
-        for group, choice in _defaults(self.files[-1].tree) if self.files else ():
-            self._add(base / group / f"{choice}.yaml", group.split("/"), root)
+        read_words(self._overrides, command, base)
+        self._add(base / f"{main.removesuffix('.yaml')}.yaml", [])
+        chosen = dict(_defaults(self.files[-1].tree)) if self.files else {}
+        for group, choice in (chosen | self._overrides.groups).items():
+            self._add(base / group / f"{choice}.yaml", group.split("/"))
 
-    def _add(self, path: Path, prefix: list[str], root: Path) -> None:
+    def _add(self, path: Path, prefix: list[str]) -> None:
         import yaml
 
-        path = path.resolve()
-        if not path.is_file() or not path.is_relative_to(root) or len(self.files) > _MOST_FILES:
-            return
-        raw = path.read_bytes()
         try:
+            path = path.resolve()
+            if not path.is_file() or not path.is_relative_to(self._root) or len(self.files) > _MOST_FILES:
+                return
+            raw = untrusted.read(path, _LARGEST_BYTES)
             text = raw.decode("utf-8")
             tree = None if text.startswith("\ufeff") else yaml.compose(text, yaml.SafeLoader)
-        except (yaml.YAMLError, UnicodeError, RecursionError):
+        except (OSError, ValueError, RuntimeError, yaml.YAMLError):
             return
         if isinstance(tree, yaml.MappingNode):
-            self.files.append(Configuration(path, path.relative_to(root).as_posix(), raw, prefix, tree))
+            name = path.relative_to(self._root).as_posix()
+            package = _PACKAGE.match(text)
+            if package is not None:
+                prefix = [] if package[1] == "_global_" else package[1].split(".")
+            self.files.append(Configuration(path, name, raw, prefix, tree, self._overrides.doubt))
 
     def has(self, keys: Sequence[str]) -> bool:
         return bool(self._found(keys))
@@ -146,8 +177,9 @@ class Configurations:
     def set(self, keys: Sequence[str], value: str) -> str:
         """Set the value of a key to `value`, a text of Python, and return the place.
 
-        Raises NoPlace: several files have the key, or its value is no plain one.
+        Raises NoPlace: the command or several files give the key, or its value is no plain one.
         """
+        self._refuse_given(keys, value)
         found = self._found(keys)
         if len(found) != 1:
             places = " and ".join(_place(file, node) for file, node in found)
@@ -156,19 +188,33 @@ class Configurations:
         _replace(file, node, value)
         return f"{_place(file, node)}: {'.'.join(keys)}: {_yaml(value)}"
 
+    def set_argument(self, made: Made, argument: str, value: str) -> str:
+        """Set an argument of what Hydra makes to `value`, a text of Python, and return the place.
+
+        Raises NoPlace: the command gives the argument, or as `set_key`.
+        """
+        self._refuse_given([*made.keys, argument], value)
+        return set_key(made.file, made.mapping, argument, value)
+
+    def _refuse_given(self, keys: Sequence[str], value: str) -> None:
+        given = self._overrides.given(keys)
+        if given is not None:
+            shown = value.strip("'\"")
+            raise NoPlace(f"the command gives `{given}`: write {shown} there")
+
     def targets(self) -> list[str]:
         """Return the dotted paths of all that Hydra instantiates."""
-        found = [_scalar(node, "_target_") for file in self.files for node in _mappings(file.tree)]
+        found = [_scalar(node, "_target_") for file in self.files for node, _ in _nodes(file.tree)]
         return [node.value for node in found if node is not None]
 
-    def made_by(self, target: str) -> list[tuple[Configuration, Any]]:
-        """Return the mappings from which Hydra instantiates `target`."""
+    def made_by(self, targets: Sequence[str]) -> list[Made]:
+        """Return the mappings from which Hydra instantiates one of the targets."""
         return [
-            (file, node)
+            Made(file, node, [*file.prefix, *keys])
             for file in self.files
-            for node in _mappings(file.tree)
-            if _scalar(node, "_target_") is not None
-            and _is_target(str(_scalar(node, "_target_").value), target)
+            for node, keys in _nodes(file.tree)
+            if (made := _scalar(node, "_target_")) is not None
+            and any(_is_target(made.value, target) for target in targets)
         ]
 
 
@@ -241,26 +287,31 @@ def _scalar(node: Any, key: str) -> Any:
     return value if value is not None and isinstance(value.value, str) else None
 
 
-def _mappings(tree: Any) -> Iterator[Any]:
-    return (node for node in _nodes(tree) if any(isinstance(entry, tuple) for entry in node.value))
+def _nodes(tree: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield each node once, in the order of the text, with the first keys that lead to it.
 
-
-def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield each node once, in the order of the text: by aliases, a node may have many parents, or itself."""
-    waiting, seen = [tree], set[int]()
+    By aliases, a node may have many parents, or itself.
+    """
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(tree, ())]
+    seen = set[int]()
     while waiting:
-        node = waiting.pop()
+        node, keys = waiting.pop()
         if id(node) not in seen:
             seen.add(id(node))
-            yield node
-            waiting += reversed(_children(node))
+            yield node, keys
+            waiting += [(child, (*keys, key)) for child, key in reversed(_children(node))]
 
 
-def _children(node: Any) -> list[Any]:
-    """Return the nodes in a sequence; the values of a mapping."""
+def _children(node: Any) -> list[tuple[Any, str]]:
+    """Return what a sequence or a mapping holds, with its index or key."""
     if not isinstance(node.value, list):
         return []
-    return [entry[1] if isinstance(entry, tuple) else entry for entry in node.value]
+    return [
+        (entry[1], entry[0].value if isinstance(entry[0].value, str) else "")
+        if isinstance(entry, tuple)
+        else (entry, str(index))
+        for index, entry in enumerate(node.value)
+    ]
 
 
 def _overlap(edit: Edit, other: Edit) -> bool:

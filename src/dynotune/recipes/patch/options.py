@@ -36,11 +36,7 @@ class Origins:
         keys = _keys(node)
         if not keys:
             return None
-        dotted = ".".join(keys)
         if self.configurations.has(keys):
-            given = next((word for word in self.command if word.lstrip("+").startswith(f"{dotted}=")), None)
-            if given is not None:
-                raise NoPlace(f"the command gives `{given}`: write {_shown(value)} there")
             return [self.configurations.set(keys, value)]
         if len(keys) > 1 or self._is_assigned(keys[0]):
             return None

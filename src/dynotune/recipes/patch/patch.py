@@ -63,7 +63,7 @@ def patch_of(
     if not entry.is_relative_to(root):
         raise CannotRunHere(f"{entry} lies outside {root}, so a patch cannot name it.")
     sources, unread = _parsed(entry, root, cwd)
-    configurations = Configurations(sources, root)
+    configurations = Configurations(sources, root, command)
     made = [file_of(target, entry, root, cwd) for target in configurations.targets()]
     for file in made:
         # What Hydra instantiates is imported by its name alone.

@@ -21,7 +21,7 @@ from dynotune.recipes.patch.calls import (
     set_argument,
     target_of,
 )
-from dynotune.recipes.patch.configuration import Configuration, plain_values, set_key
+from dynotune.recipes.patch.configuration import plain_values
 from dynotune.recipes.patch.options import Origins
 from dynotune.recipes.patch.source import NoPlace, SourceFile
 from dynotune.schema.knob import (
@@ -150,10 +150,10 @@ class Places:
                 text = _passed(entry, setting, file.place(call))
                 _refuse_beside(entry, _arguments(file, call, entry), file.place(call))
                 places += self._set(file, call, argument, text, None)
-            for configuration, mapping in self._made_by(aliases):
-                text = _passed(entry, setting, configuration.name)
-                _refuse_beside(entry, plain_values(mapping), configuration.name)
-                places.append(set_key(configuration, mapping, argument, text))
+            for made in self.origins.configurations.made_by(aliases):
+                text = _passed(entry, setting, made.file.name)
+                _refuse_beside(entry, plain_values(made.mapping), made.file.name)
+                places.append(self.origins.configurations.set_argument(made, argument, text))
             if places or not target.startswith("transformers."):
                 continue
             for file in self.files:
@@ -163,11 +163,6 @@ class Places:
                         f"{file.name}: the arguments come from the command line: give `--{argument}` there"
                     )
         return places
-
-    def _made_by(self, targets: Sequence[str]) -> list[tuple[Configuration, Any]]:
-        """Return the mappings from which Hydra instantiates one of the targets."""
-        found = [each for target in targets for each in self.origins.configurations.made_by(target)]
-        return list({id(mapping): (file, mapping) for file, mapping in found}.values())
 
     def _constructor(self, setting: Setting, targets: Sequence[str], argument: str) -> list[str]:
         if argument in ("comm_hook", "prefetch") or targets[0].endswith("FSDPModule"):
@@ -181,8 +176,9 @@ class Places:
                 places += self._argument(file, call, target, argument, setting.value)
             except NoPlace as error:
                 refused.append(error)
-        for configuration, mapping in self._made_by(targets):
-            places.append(set_key(configuration, mapping, argument, repr(setting.value)))
+        configurations = self.origins.configurations
+        for made in configurations.made_by(targets):
+            places.append(configurations.set_argument(made, argument, repr(setting.value)))
         if refused:
             raise refused[0]
         if not places:

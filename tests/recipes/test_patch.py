@@ -662,6 +662,12 @@ def test_patch_is_refused_when_the_entry_is_no_python(patched, raw, why):
         patched(raw, "cudnn.benchmark=true")
 
 
+def test_patch_is_refused_when_the_entry_is_too_large(patched, monkeypatch):
+    monkeypatch.setattr("dynotune.recipes.patch.source.LARGEST_BYTES", 10)
+    with pytest.raises(CannotRunHere, match=r"train.py cannot be read: it is larger than 10 bytes"):
+        patched(LOOP, "cudnn.benchmark=true")
+
+
 @pytest.mark.parametrize("command", [["./run.sh"], [], ["python", "-c", "1"], ["python", "gone.py"]])
 def test_patch_is_refused_when_the_command_names_no_file_of_the_user(patched, command):
     with pytest.raises(CannotRunHere, match="names no Python file"):

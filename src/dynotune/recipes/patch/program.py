@@ -4,8 +4,11 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dynotune.schema import untrusted
 from dynotune.schema.errors import CannotRunHere
 
+LARGEST_BYTES = 1 << 22
+"""Largest file of Python that is read, in bytes."""
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "lightning")
 _MOST_FILES = 2000
 _FOREIGN = ("site-packages", "dist-packages", ".venv", "node_modules")
@@ -63,7 +66,7 @@ def _is_own(file: Path, root: Path) -> bool:
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Yield each imported module's dotted name, and how many folders above the file it is relative to."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(untrusted.read(file, LARGEST_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):

@@ -12,6 +12,8 @@ from typing import Any
 import libcst as cst
 from libcst import metadata
 
+from dynotune.recipes.patch.program import LARGEST_BYTES
+from dynotune.schema import untrusted
 from dynotune.schema.errors import DynotuneError
 
 Body = cst.Module | cst.IndentedBlock
@@ -54,12 +56,16 @@ class SourceFile:
     Args:
         name: path from the root of the patch, with slashes.
 
-    Raises NoPlace: the file is no Python that is understood, or would not be written back byte by byte.
+    Raises NoPlace: the file cannot be read, is no Python that is understood, or would not be written back byte by
+    byte.
     """
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        self.raw = path.read_bytes()
+        try:
+            self.raw = untrusted.read(path, LARGEST_BYTES)
+        except OSError as error:
+            raise NoPlace(f"{name} cannot be read: {error.strerror}") from error
         self._bom = _BOM if self.raw.startswith(_BOM) else b""
         try:
             self._wrapper = metadata.MetadataWrapper(cst.parse_module(self.raw.removeprefix(_BOM)))

@@ -168,6 +168,49 @@ def test_patch_is_refused_when_the_command_gives_the_option(patched, word):
     )
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(args.cuda)",
+        "print(vars(args)['cuda'])",
+        "print(getattr(args, 'cuda'))",
+        "run(**vars(args))",
+        "run(pin_memory=args.cuda)",
+    ],
+)
+def test_call_is_edited_when_the_program_uses_the_option_otherwise(patched, use):
+    text = LOOP.replace("num_workers=args.workers", "pin_memory=args.cuda").replace("--batch", "--cuda")
+    text = text.replace("batch_size=args.batch, ", "") + use + "\n"
+    edited = after(patched(text, "loader.pin_memory=true"))
+    assert "pin_memory=True)" in edited and '"--cuda", type=int, default=8)' in edited
+
+
+def test_call_is_edited_when_a_click_function_uses_the_option_otherwise(patched):
+    text = """
+        import click
+        from torch.utils.data import DataLoader
+
+        @click.command()
+        @click.option("--workers", default=0)
+        def main(workers):
+            config = read(workers)
+            DataLoader([], num_workers=config.workers)
+        """
+    assert "default=0" in after(patched(text, "loader.num_workers=3"))
+
+
+@pytest.mark.parametrize("words", [["--work", "0"], ["--work=0"], ["--w=0"]])
+def test_patch_is_refused_when_the_command_abbreviates_the_option(patched, words):
+    patch = patched(LOOP, "loader.num_workers=4", command=["python", "train.py", *words])
+    assert reason(patch) == f"the command gives `{words[0]}`: write 4 there".replace("=0", "")
+
+
+def test_option_is_not_given_when_the_words_are_another_options(patched):
+    text = LOOP.replace('"--batch"', '"--work"').replace("args.batch", "8")
+    patch = patched(text, "loader.num_workers=4", command=["python", "train.py", "--work", "8"])
+    assert "default=4" in after(patch)
+
+
 def test_call_is_edited_when_the_program_changes_the_option_itself(patched):
     patch = patched(LOOP + "args.workers = args.workers // 2\n", "loader.num_workers=4")
     assert "num_workers=4)" in after(patch) and "default=2" in after(patch)

@@ -76,6 +76,18 @@ def _found(call: cst.Call, name: str, position: int | None) -> cst.Arg | None:
     return None
 
 
+def is_passed_as(
+    file: SourceFile, call: cst.Call, name: str, position: int | None, other: SourceFile, node: cst.CSTNode
+) -> bool:
+    """Tell whether `node` in the file `other` is passed as this argument of what `call` calls."""
+    arg = next(other.above(node))
+    outer = next(other.above(arg))
+    if not isinstance(arg, cst.Arg) or not isinstance(outer, cst.Call) or arg.star:
+        return False
+    is_called = outer is call or bool(other.qualified(outer.func) & file.qualified(call.func))
+    return is_called and _found(outer, name, position) is arg
+
+
 def set_argument(
     file: SourceFile, call: cst.Call, name: str, value: str, position: int | None = None
 ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from dynotune.recipes.patch.calls import argument_of, set_argument
 from dynotune.recipes.patch.configuration import Configurations
-from dynotune.recipes.patch.source import NoPlace, SourceFile
+from dynotune.recipes.patch.source import NoPlace, SourceFile, walk
 
+IsSame = Callable[[SourceFile, cst.CSTNode], bool]
 _SWITCHES = ("'store_true'", "'store_false'", '"store_true"', '"store_false"')
 
 
@@ -26,10 +27,16 @@ class Origins:
     command: Sequence[str]
     configurations: Configurations
 
-    def set(self, file: SourceFile, node: cst.BaseExpression, value: str) -> list[str] | None:
+    def set(
+        self, file: SourceFile, node: cst.BaseExpression, value: str, is_same: IsSame
+    ) -> list[str] | None:
         """Set the origin of the expression `node` to `value`, a text of Python, and return the places.
 
-        None means that the expression itself is to be replaced: it is no option of the program.
+        None means that the expression itself is to be replaced: it is no option of the program, or one that
+        has other uses.
+
+        Args:
+            is_same: whether an expression of a file is used as `node` is.
 
         Raises NoPlace: the command line gives the option, so no edit of a file would act.
         """
@@ -44,6 +51,8 @@ class Origins:
         if found is None:
             return None
         place, call = found
+        if not all(is_same(*use) for use in self._uses(place, call, keys[0])):
+            return None
         self._refuse_given(call, value)
         if (action := argument_of(place, call, "action")) is not None and (
             place.code(action.value) in _SWITCHES
@@ -75,17 +84,49 @@ class Origins:
             for node in file.nodes
         )
 
+    def _uses(
+        self, home: SourceFile, option: cst.Call, name: str
+    ) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
+        """Yield all that may read the option `name`, which the call `option` of `home` makes."""
+        is_click = "click.option" in home.qualified(option.func)
+        own = set(walk(option))
+        for file in self.files:
+            # Names of parameters, and of arguments that are passed, read nothing.
+            bare = {node.name for node in file.nodes if isinstance(node, cst.Param)}
+            bare |= {node.keyword for node in file.nodes if isinstance(node, cst.Arg) and node.keyword}
+            bare |= {node.attr for node in file.nodes if isinstance(node, cst.Attribute)}
+            for node in file.nodes:
+                match node:
+                    case cst.Attribute(attr=cst.Name(value=attr)) if attr == name:
+                        yield file, node
+                    case cst.Name(value=text) if is_click and text == name and node not in bare:
+                        yield file, node
+                    case cst.SimpleString() if node.evaluated_value == name and node not in own:
+                        subscript = next(file.above(next(file.above(next(file.above(node))))))
+                        yield file, subscript if isinstance(subscript, cst.Subscript) else node
+                    case cst.Arg(star="**", value=cst.Call(func=cst.Name(value="vars"))):
+                        yield file, node
+
     def _refuse_given(self, call: cst.Call, value: str) -> None:
-        flags = [flag for arg in call.args if (flag := _text(arg)) and flag.startswith("-")]
+        flags = _flags(call)
+        others = {flag for file in self.files for each in file.calls() for flag in _flags(each)} - set(flags)
         for word in self.command:
+            given, _, _ = word.partition("=")
             for flag in flags:
                 is_long = flag.startswith("--")
                 if (
-                    word == flag
-                    or word.startswith(f"{flag}=")
+                    given == flag
                     or (not is_long and word.startswith(flag) and not word.startswith("--"))
+                    # A parser of argparse knows a long option by its first letters.
+                    or (len(given) > 2 and flag.startswith(given) and is_long and given not in others)
                 ):
-                    raise NoPlace(f"the command gives `{flag}`: write {_shown(value)} there")
+                    raise NoPlace(
+                        f"the command gives `{given if is_long else flag}`: write {_shown(value)} there"
+                    )
+
+
+def _flags(call: cst.Call) -> list[str]:
+    return [flag for arg in call.args if (flag := _text(arg)).startswith("-")]
 
 
 def _keys(node: cst.BaseExpression) -> list[str]:

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -17,6 +18,7 @@ from dynotune.recipes.patch.calls import (
     POSITIONS,
     argument_of,
     calls_of,
+    is_passed_as,
     refuse_indirect,
     set_argument,
     target_of,
@@ -243,7 +245,8 @@ class Places:
         if given is not None:
             if file.code(given.value) == value:
                 return [f"{file.place(call)}: {file.code(given)} already"]
-            origin = self.origins.set(file, given.value, value)
+            is_same = partial(is_passed_as, file, call, argument, position)
+            origin = self.origins.set(file, given.value, value, is_same)
             if origin is not None:
                 return origin
         set_argument(file, call, argument, value, position)
@@ -307,7 +310,7 @@ class Places:
                 if file.code(node.value) == repr(setting.value):
                     places.append(f"{file.place(node)}: {file.code(node)} already")
                     continue
-                origin = self.origins.set(file, node.value, repr(setting.value))
+                origin = self.origins.set(file, node.value, repr(setting.value), partial(_is_assigned, path))
                 if origin is None:
                     file.edits.replaced[node.value] = cst.parse_expression(repr(setting.value))
                     origin = [f"{file.place(node)}: {file.code(node)}: {setting.value!r}"]
@@ -401,6 +404,16 @@ def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:
         isinstance(above, cst.If | cst.Else | cst.For | cst.While | cst.Try | cst.TryStar)
         and "__name__" not in (file.code(above.test) if isinstance(above, cst.If) else "")
         for above in file.above(node)
+    )
+
+
+def _is_assigned(path: str, file: SourceFile, node: cst.CSTNode) -> bool:
+    """Tell whether `node` is what is assigned to the attribute of this dotted path."""
+    assign = next(file.above(node))
+    return (
+        isinstance(assign, cst.Assign)
+        and assign.value is node
+        and any(path in file.qualified(target.target) for target in assign.targets)
     )
 
 

@@ -56,8 +56,8 @@ class SourceFile:
     Args:
         name: path from the root of the patch, with slashes.
 
-    Raises NoPlace: the file cannot be read, is no Python that is understood, or would not be written back byte by
-    byte.
+    Raises NoPlace: the file cannot be read, is no Python that is understood, or would not be written back
+    byte by byte.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -91,7 +91,7 @@ class SourceFile:
     @cached_property
     def nodes(self) -> list[cst.CSTNode]:
         """All nodes, in the order of the text."""
-        return list(_walk(self.module))
+        return list(walk(self.module))
 
     def place(self, node: cst.CSTNode) -> str:
         """Return `train.py:12`."""
@@ -250,7 +250,8 @@ def line(code: str) -> cst.SimpleStatementLine:
     return statement
 
 
-def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and all nodes in it, in the order of the text."""
     waiting = [node]
     while waiting:
         last = waiting.pop()

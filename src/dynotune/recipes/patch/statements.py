@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from dynotune.recipes.patch.calls import calls_of
-from dynotune.recipes.patch.source import NoPlace, SourceFile, Statement, line
+from dynotune.recipes.patch.source import NoPlace, SourceFile, Statement, line, walk
 
 OPTIMIZERS = tuple(
     f"torch.optim.{name}"
@@ -99,21 +99,32 @@ def _stepped(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, cst.Simp
     for file in files:
         for call, _ in calls_of(file, OPTIMIZERS):
             statement = file.statement(call)
-            parameters = next(
-                (
-                    inner
-                    for arg in call.args[:1]
-                    for inner in _inside(arg)
-                    if isinstance(inner, cst.Call)
-                    and isinstance(inner.func, cst.Attribute)
-                    and inner.func.attr.value in ("parameters", "named_parameters")
-                ),
-                None,
-            )
-            if parameters is None or statement is None:
+            names = _with_parameters(file, call)
+            if len(names) > 1:
+                raise NoPlace(
+                    f"{file.place(call)}: the optimizer steps several modules: {', '.join(sorted(names))}"
+                )
+            if not names or statement is None:
                 raise NoPlace(f"{file.place(call)}: the optimizer does not name the model")
-            assert isinstance(parameters.func, cst.Attribute)
-            yield file, statement, file.code(parameters.func.value), True
+            yield file, statement, names.pop(), True
+
+
+def _with_parameters(file: SourceFile, optimizer: cst.Call) -> set[str]:
+    """Return all whose parameters an optimizer gets, as text, but for names that only its call binds."""
+    calls = [
+        each.func
+        for arg in optimizer.args[:1]
+        for each in walk(arg)
+        if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute)
+    ]
+    found = [func.value for func in calls if func.attr.value in ("parameters", "named_parameters")]
+    inner = [each.target for each in walk(optimizer) if isinstance(each, cst.CompFor)]
+    bound = {name.value for target in inner for name in walk(target) if isinstance(name, cst.Name)}
+    return {
+        file.code(each)
+        for each in found
+        if not any(isinstance(name, cst.Name) and name.value in bound for name in walk(each))
+    }
 
 
 def _evaluated(
@@ -208,9 +219,3 @@ def _to_backward(file: SourceFile, body: Sequence[Statement | cst.BaseSmallState
             is_backward = any(".backward(" in file.code(later) for later in body[num:])
             return num if is_backward else 1
     return 1
-
-
-def _inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _inside(child)

@@ -26,12 +26,22 @@ def calls_of(file: SourceFile, targets: Collection[str]) -> Iterator[tuple[cst.C
 
 
 def target_of(file: SourceFile, node: cst.CSTNode, targets: Collection[str]) -> str:
-    """Return the target that a name means; "" for any other name."""
-    for name in file.qualified(node):
-        for target in targets:
-            package, _, last = target.rpartition(".")
-            if name == target or (name.startswith(f"{package}.") and name.endswith(f".{last}")):
-                return target
+    """Return the target that a name means; "" for any other name.
+
+    Raises NoPlace: the program binds the name to something else, too.
+    """
+    names = file.qualified(node)
+    meant = {_target(name, targets) for name in names}
+    if len(meant) > 1 and (target := "".join(sorted(meant, key=len)[-1:])):
+        raise NoPlace(f"{file.place(node)}: {file.code(node)} may be another one than {target}")
+    return meant.pop() if meant else ""
+
+
+def _target(name: str, targets: Collection[str]) -> str:
+    for target in targets:
+        package, _, last = target.rpartition(".")
+        if name == target or (name.startswith(f"{package}.") and name.endswith(f".{last}")):
+            return target
     return ""
 
 

@@ -308,6 +308,27 @@ def test_attribute_is_also_set_at_the_start_when_the_programs_line_is_conditiona
     )
 
 
+def test_attribute_is_set_at_the_start_when_the_programs_line_is_in_a_function(patched):
+    text = "import torch\ndef unused():\n    torch.backends.cudnn.benchmark = True\n"
+    patch = patched(text, "cudnn.benchmark=true")
+    assert after(patch).startswith("import torch\ntorch.backends.cudnn.benchmark = True\ndef")
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.set_float32_matmul_precision('high')", "torch.backends.cuda.matmul.allow_tf32 = True"]
+)
+def test_precision_is_set_at_the_start_when_the_programs_line_is_in_a_function(patched, line):
+    patch = patched(f"import torch\ndef unused():\n    {line}\n", "matmul.fp32_precision=high")
+    assert after(patch).startswith("import torch\ntorch.set_float32_matmul_precision('high')\ndef")
+
+
+def test_own_compile_is_no_place_when_nothing_calls_its_function(patched):
+    text = "import torch\ndef unused():\n    return torch.compile(f)\n"
+    assert reason(patched(text, "compile.mode=default")).startswith("train.py:3: nothing calls `unused`")
+    called = patched(text + "unused()\n", "compile.mode=default")
+    assert not called.refused and not called.diff
+
+
 def test_setter_stands_after_the_imports_when_the_program_has_none(patched):
     patch = patched("import os\nfrom torch import nn\n\nnn.Linear(1, 1)\n", "matmul.fp32_precision=high")
     assert after(patch).startswith(
@@ -656,6 +677,22 @@ REFUSED = {
     "layout.channels_last=true": (
         "import torch\na = torch.optim.SGD(f.parameters())\nb = torch.optim.SGD(g.parameters())\n",
         "several statements name a model: train.py:2 (f), train.py:3 (g)",
+    ),
+    "layout.channels_last=false": (
+        "import torch\nopt = torch.optim.SGD(chain(gen.parameters(), head.parameters()))\n",
+        "train.py:2: the optimizer steps several modules: gen, head",
+    ),
+    "compile.mode=max-autotune-no-cudagraphs": (
+        "import torch\nopt = torch.optim.SGD([p for m in models for p in m.parameters()])\n",
+        "train.py:2: the optimizer does not name the model",
+    ),
+    "loader.persistent_workers=false": (
+        "from torch.utils.data import DataLoader\nDataLoader = wrapped(DataLoader)\nDataLoader([])\n",
+        "train.py:3: DataLoader may be another one than torch.utils.data.DataLoader",
+    ),
+    "loader.pin_memory=false": (
+        "from torch.utils.data import DataLoader\nclass DataLoader:\n    pass\nDataLoader([])\n",
+        "train.py:4: DataLoader may be another one than torch.utils.data.DataLoader",
     ),
     "compile.mode=reduce-overhead": (
         "import os, torch\nif os.sep:\n    f = torch.compile(f)\n",

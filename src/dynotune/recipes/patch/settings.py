@@ -281,7 +281,7 @@ class Places:
                     continue
                 if (file.code(node.value), setting.value) not in (("True", "high"), ("False", "highest")):
                     raise NoPlace(f"{file.place(node)}: `{file.code(node)}` has the last word")
-                if not _is_conditional(file, node):
+                if _is_sure(file, node):
                     return [f"{file.place(node)}: {file.code(node)} already"]
         places: list[str] = []
         is_sure = False
@@ -292,7 +292,7 @@ class Places:
             places += self._set(
                 file, call, keyword.value if keyword else "", repr(setting.value), None if keyword else 0
             )
-            is_sure |= not _is_conditional(file, call)
+            is_sure |= _is_sure(file, call)
         if not is_sure:
             places.append(statements.after_imports(self.files[0], f"{setter}({setting.value!r})"))
         return places
@@ -306,7 +306,7 @@ class Places:
                     continue
                 if not any(path in file.qualified(target.target) for target in node.targets):
                     continue
-                is_sure |= not _is_conditional(file, node)
+                is_sure |= _is_sure(file, node)
                 if file.code(node.value) == repr(setting.value):
                     places.append(f"{file.place(node)}: {file.code(node)} already")
                     continue
@@ -333,6 +333,8 @@ class Places:
                 raise NoPlace(
                     f"{file.place(call)}: the program compiles only under a condition; make it hold"
                 )
+            if unused := self._uncalled(file, call):
+                raise NoPlace(f"{file.place(call)}: nothing calls `{unused}`, in which the program compiles")
             if mode == "default" and argument_of(file, call, "mode") is None:
                 places.append(f"{file.place(call)}: {file.code(call)} already")
             else:
@@ -347,6 +349,23 @@ class Places:
         file, statement, model, is_before = statements.model_of(self.files)
         code = f"{model}.compile({argument})"
         return [statements.beside_model(file, statement, code, is_before=is_before)]
+
+    def _uncalled(self, file: SourceFile, node: cst.CSTNode) -> str:
+        """Return the plain function around a node that no file names elsewhere; "" if there is none."""
+        for each in file.above(node):
+            if not isinstance(each, cst.FunctionDef) or each.decorators:
+                continue
+            if any(isinstance(above, cst.ClassDef) for above in file.above(each)):
+                continue
+            name = each.name.value
+            uses = (
+                other is not each.name and isinstance(other, cst.Name) and other.value == name
+                for source in self.files
+                for other in source.nodes
+            )
+            if not any(uses):
+                return name
+        return ""
 
     def _autocast(self, value: str) -> list[str]:
         own = list(self._calls(["torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"]))
@@ -405,6 +424,12 @@ def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:
         and "__name__" not in (file.code(above.test) if isinstance(above, cst.If) else "")
         for above in file.above(node)
     )
+
+
+def _is_sure(file: SourceFile, node: cst.CSTNode) -> bool:
+    """Tell whether a statement is reached whenever its file runs: a function may never be called."""
+    is_inside = any(isinstance(above, cst.FunctionDef | cst.Lambda) for above in file.above(node))
+    return not is_inside and not _is_conditional(file, node)
 
 
 def _is_assigned(path: str, file: SourceFile, node: cst.CSTNode) -> bool:

@@ -635,6 +635,15 @@ def test_arguments_that_hydra_makes_are_kept_when_another_optimizer_is_chosen(pa
     assert bool(patch.refused) is is_kept
 
 
+def test_loaders_that_a_trainer_does_not_make_are_named_when_its_arguments_are_set(patched):
+    text = HF.replace(", GIVEN", "") + "from torch.utils.data import DataLoader\nDataLoader([])\n"
+    patch = patched(text, "loader.num_workers=4")
+    assert "DataLoader([])\n" in after(patch)
+    assert patch.places["loader.num_workers=4"][1:] == [
+        "train.py:4: DataLoader([]) is left as it is: the trainer does not make it"
+    ]
+
+
 # Refusals
 
 REFUSED = {

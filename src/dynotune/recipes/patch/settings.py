@@ -101,7 +101,7 @@ class Places:
             case Revision() | Interpreter():
                 raise NoPlace("it says how the program is started, not what its code does")
         if places := self._of_trainer(setting):
-            return places
+            return [*places, *self._beside_trainer(knob.site)]
         match knob.site:
             case Constructor(targets, argument):
                 return self._constructor(setting, targets, argument)
@@ -165,6 +165,14 @@ class Places:
                         f"{file.name}: the arguments come from the command line: give `--{argument}` there"
                     )
         return places
+
+    def _beside_trainer(self, site: object) -> list[str]:
+        """Name the calls that a trainer's argument does not reach."""
+        targets = site.targets if isinstance(site, Constructor) else ()
+        return [
+            f"{file.place(call)}: {file.code(call)} is left as it is: the trainer does not make it"
+            for file, call, _ in self._calls(targets)
+        ]
 
     def _constructor(self, setting: Setting, targets: Sequence[str], argument: str) -> list[str]:
         if argument in ("comm_hook", "prefetch") or targets[0].endswith("FSDPModule"):

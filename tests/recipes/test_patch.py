@@ -614,6 +614,8 @@ HF = "from transformers import TrainingArguments\nTrainingArguments('out', GIVEN
         ("optimizer.fused=true", "optim='sgd'", "optim='sgd' is another optimizer"),
         ("optimizer.fused=true", "optim=choose()", "optim=choose() is another optimizer"),
         ("optimizer.fused=true", "adafactor=True", "transformers refuses optim beside adafactor=True"),
+        ("loader.prefetch_factor=4", "seed=1", "without dataloader_num_workers"),
+        ("loader.prefetch_factor=4", "dataloader_num_workers=0", "without dataloader_num_workers"),
         ("precision.autocast=bf16", "fp16=True", "transformers refuses bf16 beside fp16=True"),
         ("precision.autocast=bf16", "fp16=args.half", "transformers refuses bf16 beside fp16=args.half"),
     ],
@@ -626,6 +628,13 @@ def test_trainer_of_transformers_is_kept_when_its_other_arguments_disagree(patch
 def test_trainer_of_transformers_is_edited_when_its_other_arguments_agree(patched, given):
     patch = patched(HF.replace("GIVEN", given), "optimizer.fused=true", "precision.autocast=bf16")
     assert "optim='adamw_torch_fused'" in after(patch) and "bf16=True" in after(patch)
+
+
+def test_trainer_of_transformers_prefetches_when_it_has_workers(patched):
+    given = "dataloader_num_workers=2"
+    assert "prefetch_factor=4" in after(patched(HF.replace("GIVEN", given), "loader.prefetch_factor=4"))
+    both = patched(HF.replace("GIVEN", "seed=1"), "loader.prefetch_factor=4", "loader.num_workers=2")
+    assert not both.refused
 
 
 @pytest.mark.parametrize(("line", "is_kept"), [("optim: sgd", True), ("optim: adamw_torch", False)])

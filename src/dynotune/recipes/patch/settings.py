@@ -59,6 +59,7 @@ _READ_LATE = re.compile(
 )
 _LOADER = "torch.utils.data.DataLoader"
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+_OFF = ("None", "False", "0", "null", "false")
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 _LAST_WORD = {
     "matmul.fp32_precision": ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.fp32_precision")
@@ -150,11 +151,11 @@ class Places:
             argument, aliases = str(entry["argument"]), _ALIASES[target]
             for file, call, _ in self._calls(aliases):
                 text = _passed(entry, setting, file.place(call))
-                _refuse_beside(entry, _arguments(file, call, entry), file.place(call))
+                self._refuse_beside(entry, _arguments(file, call, entry), file.place(call))
                 places += self._set(file, call, argument, text, None)
             for made in self.origins.configurations.made_by(aliases):
                 text = _passed(entry, setting, made.file.name)
-                _refuse_beside(entry, plain_values(made.mapping), made.file.name)
+                self._refuse_beside(entry, plain_values(made.mapping), made.file.name)
                 places.append(self.origins.configurations.set_argument(made, argument, text))
             if places or not target.startswith("transformers."):
                 continue
@@ -165,6 +166,19 @@ class Places:
                         f"{file.name}: the arguments come from the command line: give `--{argument}` there"
                     )
         return places
+
+    def _refuse_beside(self, entry: Mapping[str, Any], given: Mapping[str, str], place: str) -> None:
+        """Raise NoPlace where a trainer's other arguments disagree with the one to set."""
+        argument = entry["argument"]
+        for other in entry.get("beside", ()):
+            if given.get(other, "None") not in _OFF:
+                raise NoPlace(f"{place}: transformers refuses {argument} beside {other}={given[other]}")
+        for knob, other in entry.get("needs", {}).items():
+            if self.chosen.get(knob, given.get(other, "None")) in (0, *_OFF):
+                raise NoPlace(f"{place}: transformers refuses {argument} without {other}")
+        replaces = entry.get("replaces")
+        if replaces and argument in given and given[argument].strip("'\"") not in replaces:
+            raise NoPlace(f"{place}: {argument}={given[argument]} is another optimizer")
 
     def _beside_trainer(self, site: object) -> list[str]:
         """Name the calls that a trainer's argument does not reach."""
@@ -409,20 +423,13 @@ def _arguments(file: SourceFile, call: cst.Call, entry: Mapping[str, Any]) -> di
 
     Raises NoPlace: as `argument_of`.
     """
-    names = [*entry.get("beside", ()), *([entry["argument"]] if "replaces" in entry else [])]
+    names = [
+        *entry.get("beside", ()),
+        *entry.get("needs", {}).values(),
+        *([entry["argument"]] if "replaces" in entry else []),
+    ]
     given = {name: argument_of(file, call, name) for name in names}
     return {name: file.code(arg.value) for name, arg in given.items() if arg is not None}
-
-
-def _refuse_beside(entry: Mapping[str, Any], given: Mapping[str, str], place: str) -> None:
-    """Raise NoPlace where a trainer's other arguments disagree with the one to set."""
-    argument = entry["argument"]
-    for other in entry.get("beside", ()):
-        if given.get(other, "None") not in ("None", "False", "null", "false"):
-            raise NoPlace(f"{place}: transformers refuses {argument} beside {other}={given[other]}")
-    replaces = entry.get("replaces")
-    if replaces and argument in given and given[argument].strip("'\"") not in replaces:
-        raise NoPlace(f"{place}: {argument}={given[argument]} is another optimizer")
 
 
 def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:

@@ -528,6 +528,31 @@ def test_hydras_mapping_is_kept_when_the_command_overrides_it(patched, word):
     assert reason(patch) == f"the command gives `{word}`: write 4 there"
 
 
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ("base", "conf/data/base.yaml"),
+        ("loader: fast", "conf/data/loader/fast.yaml"),
+        ("/data/loader: fast", "conf/data/loader/fast.yaml"),
+        ("_self_", ""),
+    ],
+)
+def test_hydras_files_are_those_that_a_chosen_file_names(patched, entry, name):
+    files = HYDRA | {
+        "train.py": HYDRA["train.py"].replace("cfg.data.workers", "cfg.data.loader.workers"),
+        "conf/data/small.yaml": f"defaults:\n  - {entry}\n",
+        "conf/data/base.yaml": "loader:\n  workers: 2\n" if entry == "base" else "",
+        "conf/data/loader/fast.yaml": "workers: 2\n",
+    }
+    assert list(patched(files, "loader.num_workers=4").edited) == [name or "train.py"]
+
+
+def test_hydras_files_are_kept_when_a_chosen_file_chooses_others(patched):
+    files = HYDRA | {"conf/exp/a.yaml": "# @package _global_\ndefaults:\n  - override /data: large\n"}
+    patch = patched(files, "loader.num_workers=4", command=["python", "train.py", "+exp=a"])
+    assert reason(patch) == "conf/exp/a.yaml chooses other files of the configuration by `override /data`"
+
+
 def test_hydras_mapping_gets_the_argument_when_hydra_makes_the_loader(patched):
     files = {
         "train.py": HYDRA["train.py"].replace(

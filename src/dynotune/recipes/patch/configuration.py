@@ -137,29 +137,53 @@ class Configurations:
             return
         base = file.path.parent / folder
         read_words(self._overrides, command, base)
-        self._add(base / f"{main.removesuffix('.yaml')}.yaml", [])
-        chosen = dict(_defaults(self.files[-1].tree)) if self.files else {}
-        for group, choice in (chosen | self._overrides.groups).items():
-            self._add(base / group / f"{choice}.yaml", group.split("/"))
+        first = self._add(base / f"{main.removesuffix('.yaml')}.yaml", [])
+        chosen = self._overrides.groups
+        named = [] if first is None else [each[:2] for each in _defaults(first.tree, "")]
+        waiting = [(group, chosen.get(group, choice)) for group, choice in (*named, *chosen.items())]
+        seen = set[tuple[str, str]]()
+        while waiting:
+            group, choice = waiting.pop(0)
+            if (group, choice) in seen:
+                continue
+            seen.add((group, choice))
+            part = self._add(base / group / f"{choice}.yaml", group.split("/") if group else [])
+            for inner, name, word in () if part is None else _defaults(part.tree, group):
+                is_hydras = inner.split("/")[0] == "hydra" or word.startswith("override hydra/")
+                if part is not None and word.startswith("override ") and not is_hydras:
+                    self._overrides.doubt = (
+                        f"{part.name} chooses other files of the configuration by `{word}`"
+                    )
+                waiting.append((inner, chosen.get(inner, name)))
+        for each in self.files:
+            each.doubt = self._overrides.doubt
 
-    def _add(self, path: Path, prefix: list[str]) -> None:
+    def _add(self, path: Path, prefix: list[str]) -> Configuration | None:
+        """Read a file that belongs below the keys of `prefix`; None where it is no YAML of the user's."""
         import yaml
 
         try:
             path = path.resolve()
             if not path.is_file() or not path.is_relative_to(self._root) or len(self.files) > _MOST_FILES:
-                return
+                return None
             raw = untrusted.read(path, _LARGEST_BYTES)
             text = raw.decode("utf-8")
             tree = None if text.startswith("\ufeff") else yaml.compose(text, yaml.SafeLoader)
         except (OSError, ValueError, RuntimeError, yaml.YAMLError):
-            return
-        if isinstance(tree, yaml.MappingNode):
-            name = path.relative_to(self._root).as_posix()
-            package = _PACKAGE.match(text)
-            if package is not None:
-                prefix = [] if package[1] == "_global_" else package[1].split(".")
-            self.files.append(Configuration(path, name, raw, prefix, tree, self._overrides.doubt))
+            return None
+        if not isinstance(tree, yaml.MappingNode):
+            return None
+        name = path.relative_to(self._root).as_posix()
+        package = _PACKAGE.match(text)
+        if package is not None:
+            prefix = [] if package[1] == "_global_" else package[1].split(".")
+        known = next((file for file in self.files if file.path == path), None)
+        if known is not None:
+            if known.prefix != prefix:
+                self._overrides.doubt = f"{name} is read in two places of the configuration"
+            return known
+        self.files.append(Configuration(path, name, raw, prefix, tree))
+        return self.files[-1]
 
     def has(self, keys: Sequence[str]) -> bool:
         return bool(self._found(keys))
@@ -367,15 +391,28 @@ def _is_value(node: Any, value: str) -> bool:
     return bool(node is not None and (node.tag, node.value) == (wanted.tag, wanted.value))
 
 
-def _defaults(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yield group and choice of Hydra's list of defaults."""
+def _defaults(tree: Any, group: str) -> Iterator[tuple[str, str, str]]:
+    """Yield group, choice and the word that names them of Hydra's list of defaults in a file of `group`."""
     listed = _value(tree, "defaults")
     for entry in listed.value if listed is not None and isinstance(listed.value, list) else ():
+        if isinstance(entry.value, str) and entry.value != "_self_":
+            folder, slash, choice = entry.value.rpartition("/")
+            yield _group(group, folder or slash), choice.removesuffix(".yaml"), entry.value
         for pair in entry.value if isinstance(entry.value, list) else ():
-            if isinstance(pair, tuple) and isinstance(pair[1].value, str):
-                words = pair[0].value.split()
-                if words and "@" not in words[-1]:
-                    yield words[-1].lstrip("/"), pair[1].value.removesuffix(".yaml")
+            if not isinstance(pair, tuple) or not isinstance(pair[0].value, str):
+                continue
+            words = pair[0].value.split()
+            choices = (
+                [pair[1]] if isinstance(pair[1].value, str) else [node for node, _ in _children(pair[1])]
+            )
+            for choice in choices:
+                if words and "@" not in words[-1] and isinstance(choice.value, str):
+                    yield _group(group, words[-1]), choice.value.removesuffix(".yaml"), pair[0].value
+
+
+def _group(parent: str, name: str) -> str:
+    """Return a group from the folder of the main file on; without a slash before it, it lies in `parent`."""
+    return name.strip("/") if name.startswith("/") else "/".join(filter(None, (parent, name)))
 
 
 def _is_target(name: str, target: str) -> bool:

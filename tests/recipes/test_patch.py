@@ -547,6 +547,21 @@ def test_hydras_files_are_those_that_a_chosen_file_names(patched, entry, name):
     assert list(patched(files, "loader.num_workers=4").edited) == [name or "train.py"]
 
 
+def test_hydras_file_is_edited_when_the_chosen_file_of_its_group_names_it(patched):
+    files = HYDRA | {"conf/data/large.yaml": "defaults:\n  - small\nseed: 1\n"}
+    patch = patched(files, "loader.num_workers=4", command=["python", "train.py", "data=large"])
+    assert list(patch.edited) == ["conf/data/small.yaml"]
+
+
+def test_hydras_mapping_is_kept_when_another_file_sets_the_argument(patched):
+    files = HYDRA | {
+        "conf/config.yaml": "defaults:\n  - data: small\ndata:\n  num_workers: 0\n",
+        "conf/data/small.yaml": "_target_: torch.utils.data.DataLoader\n",
+    }
+    patch = patched(files, "loader.num_workers=4")
+    assert reason(patch) == "conf/config.yaml:4: this file sets data.num_workers, too"
+
+
 def test_hydras_files_are_kept_when_a_chosen_file_chooses_others(patched):
     files = HYDRA | {"conf/exp/a.yaml": "# @package _global_\ndefaults:\n  - override /data: large\n"}
     patch = patched(files, "loader.num_workers=4", command=["python", "train.py", "+exp=a"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -139,8 +139,8 @@ class Configurations:
         read_words(self._overrides, command, base)
         first = self._add(base / f"{main.removesuffix('.yaml')}.yaml", [])
         chosen = self._overrides.groups
-        named = [] if first is None else [each[:2] for each in _defaults(first.tree, "")]
-        waiting = [(group, chosen.get(group, choice)) for group, choice in (*named, *chosen.items())]
+        named = [] if first is None else [each[:2] for each in _defaults(first.tree, "", chosen)]
+        waiting = [*named, *chosen.items()]
         seen = set[tuple[str, str]]()
         while waiting:
             group, choice = waiting.pop(0)
@@ -148,13 +148,13 @@ class Configurations:
                 continue
             seen.add((group, choice))
             part = self._add(base / group / f"{choice}.yaml", group.split("/") if group else [])
-            for inner, name, word in () if part is None else _defaults(part.tree, group):
+            for inner, name, word in () if part is None else _defaults(part.tree, group, chosen):
                 is_hydras = inner.split("/")[0] == "hydra" or word.startswith("override hydra/")
                 if part is not None and word.startswith("override ") and not is_hydras:
                     self._overrides.doubt = (
                         f"{part.name} chooses other files of the configuration by `{word}`"
                     )
-                waiting.append((inner, chosen.get(inner, name)))
+                waiting.append((inner, name))
         for each in self.files:
             each.doubt = self._overrides.doubt
 
@@ -215,9 +215,13 @@ class Configurations:
     def set_argument(self, made: Made, argument: str, value: str) -> str:
         """Set an argument of what Hydra makes to `value`, a text of Python, and return the place.
 
-        Raises NoPlace: the command gives the argument, or as `set_key`.
+        Raises NoPlace: the command or another file gives the argument, or as `set_key`.
         """
-        self._refuse_given([*made.keys, argument], value)
+        keys = [*made.keys, argument]
+        self._refuse_given(keys, value)
+        others = [_place(file, node) for file, node in self._found(keys) if file is not made.file]
+        if others:
+            raise NoPlace(f"{others[0]}: this file sets {'.'.join(keys)}, too")
         return set_key(made.file, made.mapping, argument, value)
 
     def _refuse_given(self, keys: Sequence[str], value: str) -> None:
@@ -391,8 +395,12 @@ def _is_value(node: Any, value: str) -> bool:
     return bool(node is not None and (node.tag, node.value) == (wanted.tag, wanted.value))
 
 
-def _defaults(tree: Any, group: str) -> Iterator[tuple[str, str, str]]:
-    """Yield group, choice and the word that names them of Hydra's list of defaults in a file of `group`."""
+def _defaults(tree: Any, group: str, chosen: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield group, choice and the word that names them of Hydra's list of defaults in a file of `group`.
+
+    Args:
+        chosen: group to the choice that holds instead of that of the list.
+    """
     listed = _value(tree, "defaults")
     for entry in listed.value if listed is not None and isinstance(listed.value, list) else ():
         if isinstance(entry.value, str) and entry.value != "_self_":
@@ -407,7 +415,8 @@ def _defaults(tree: Any, group: str) -> Iterator[tuple[str, str, str]]:
             )
             for choice in choices:
                 if words and "@" not in words[-1] and isinstance(choice.value, str):
-                    yield _group(group, words[-1]), choice.value.removesuffix(".yaml"), pair[0].value
+                    inner = _group(group, words[-1])
+                    yield inner, chosen.get(inner, choice.value.removesuffix(".yaml")), pair[0].value
 
 
 def _group(parent: str, name: str) -> str:

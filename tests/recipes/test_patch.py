@@ -8,10 +8,12 @@ import subprocess
 import textwrap
 
 import pytest
+import yaml
 
 from dynotune import knobs
 from dynotune.launch.process import revision
 from dynotune.recipes.patch import patch_of
+from dynotune.recipes.patch.configuration import Configuration, set_key
 from dynotune.recipes.patch.diff import quoted, unified
 from dynotune.recipes.patch.source import NoPlace, SourceFile
 from dynotune.schema.errors import CannotRunHere
@@ -562,6 +564,18 @@ def test_hydras_mapping_is_kept_when_another_file_sets_the_argument(patched):
     assert reason(patch) == "conf/config.yaml:4: this file sets data.num_workers, too"
 
 
+@pytest.mark.parametrize(
+    ("use", "yaml"),
+    [("print(cfg.data.workers)", ""), ("print(cfg['data']['workers'])", ""), ("", "other: ${.workers}\n")],
+)
+def test_call_is_edited_when_the_configuration_uses_the_value_otherwise(patched, use, yaml):
+    files = HYDRA | {
+        "train.py": HYDRA["train.py"].replace("DataLoader([]", f"{use}\n            DataLoader([]"),
+        "conf/data/small.yaml": f"workers: 2\n{yaml}",
+    }
+    assert list(patched(files, "loader.num_workers=4").edited) == ["train.py"]
+
+
 def test_hydras_files_are_kept_when_a_chosen_file_chooses_others(patched):
     files = HYDRA | {"conf/exp/a.yaml": "# @package _global_\ndefaults:\n  - override /data: large\n"}
     patch = patched(files, "loader.num_workers=4", command=["python", "train.py", "+exp=a"])
@@ -591,14 +605,22 @@ def test_hydras_value_is_edited_once_when_two_loaders_read_it(patched):
     assert after(patched(files, "loader.num_workers=16"), "conf/data/small.yaml") == "workers: 16\n"
 
 
-def test_hydras_value_is_refused_when_two_settings_want_different_ones(patched):
+def test_hydras_value_is_refused_when_two_settings_want_different_ones(tmp_path):
+    tree = yaml.compose("workers: 2\n", yaml.SafeLoader)
+    file = Configuration(tmp_path / "a.yaml", "a.yaml", b"workers: 2\n", [], tree)
+    set_key(file, tree, "workers", "16")
+    with pytest.raises(NoPlace, match=r"a.yaml:1: another setting has another value for it"):
+        set_key(file, tree, "workers", "4")
+    assert file.edited() == b"workers: 16\n"
+
+
+def test_calls_are_edited_when_two_arguments_read_one_value_of_the_configuration(patched):
     call = "DataLoader([], num_workers=cfg.data.workers, prefetch_factor=cfg.data.workers)"
     files = HYDRA | {
         "train.py": HYDRA["train.py"].replace("DataLoader([], num_workers=cfg.data.workers)", call)
     }
     patch = patched(files, "loader.num_workers=16", "loader.prefetch_factor=4")
-    assert "conf/data/small.yaml:2: another setting" in patch.refused["loader.prefetch_factor=4"]
-    assert b"workers: 16   # of the loader" in patch.edited["conf/data/small.yaml"]
+    assert "DataLoader([], num_workers=16, prefetch_factor=4)" in after(patch)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,11 @@ class Configurations:
     def has(self, keys: Sequence[str]) -> bool:
         return bool(self._found(keys))
 
+    def interpolates(self, key: str) -> bool:
+        """Tell whether a value of a file may take that of a key of this name."""
+        wanted = re.compile(rf"\$\{{[^{{}}]*\b{re.escape(key)}\b")
+        return any(wanted.search(file.raw.decode("utf-8")) for file in self.files)
+
     def _found(self, keys: Sequence[str]) -> list[tuple[Configuration, Any]]:
         found = []
         for file in self.files:

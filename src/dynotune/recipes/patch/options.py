@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import libcst as cst
@@ -32,8 +32,8 @@ class Origins:
     ) -> list[str] | None:
         """Set the origin of the expression `node` to `value`, a text of Python, and return the places.
 
-        None means that the expression itself is to be replaced: it is no option of the program, or one that
-        has other uses.
+        None means that the expression itself is to be replaced: it is no value of an option or of a
+        configuration, or the value has other uses.
 
         Args:
             is_same: whether an expression of a file is used as `node` is.
@@ -44,6 +44,9 @@ class Origins:
         if not keys:
             return None
         if self.configurations.has(keys):
+            others = (use for use in self._uses(keys[-1], frozenset()) if not is_same(*use))
+            if self.configurations.interpolates(keys[-1]) or any(others):
+                return None
             return [self.configurations.set(keys, value)]
         if len(keys) > 1 or self._is_assigned(keys[0]):
             return None
@@ -51,7 +54,8 @@ class Origins:
         if found is None:
             return None
         place, call = found
-        if not all(is_same(*use) for use in self._uses(place, call, keys[0])):
+        is_click = "click.option" in place.qualified(call.func)
+        if not all(is_same(*use) for use in self._uses(keys[0], set(walk(call)), with_names=is_click)):
             return None
         self._refuse_given(call, value)
         if (action := argument_of(place, call, "action")) is not None and (
@@ -85,11 +89,14 @@ class Origins:
         )
 
     def _uses(
-        self, home: SourceFile, option: cst.Call, name: str
+        self, name: str, own: Set[cst.CSTNode], *, with_names: bool = False
     ) -> Iterator[tuple[SourceFile, cst.CSTNode]]:
-        """Yield all that may read the option `name`, which the call `option` of `home` makes."""
-        is_click = "click.option" in home.qualified(option.func)
-        own = set(walk(option))
+        """Yield all that may read the value `name`.
+
+        Args:
+            own: nodes of the call that makes the option.
+            with_names: whether a plain name may be the value, as click passes it.
+        """
         for file in self.files:
             # Names of parameters, and of arguments that are passed, read nothing.
             bare = {node.name for node in file.nodes if isinstance(node, cst.Param)}
@@ -99,7 +106,7 @@ class Origins:
                 match node:
                     case cst.Attribute(attr=cst.Name(value=attr)) if attr == name:
                         yield file, node
-                    case cst.Name(value=text) if is_click and text == name and node not in bare:
+                    case cst.Name(value=text) if with_names and text == name and node not in bare:
                         yield file, node
                     case cst.SimpleString() if node.evaluated_value == name and node not in own:
                         subscript = next(file.above(next(file.above(next(file.above(node))))))

@@ -199,7 +199,8 @@ def _pairs(comparison: Comparison) -> Section:
     legend: list[tuple[str, Tone, str]] = [("○", "dim", f"one {unit}")]
     if whole is not None:
         legend.insert(0, ("●", "note", f"all together, with the interval at {comparison.confidence:.0%}"))
-    forest = Forest("The speed-up with its interval, and each pair", rows, comparison.margin, legend=legend)
+    label = f"The speed-up with its interval, and each {unit}"
+    forest = Forest(label, rows, comparison.margin, legend=legend)
     void = [[str(one.pair), one.reason] for one in comparison.voided]
     return Section(
         "The interval",
@@ -207,7 +208,7 @@ def _pairs(comparison: Comparison) -> Section:
             *([Note(sentence) for sentence in (_how(comparison), *_in_blocks(comparison))] if ratios else []),
             *([forest] if rows else []),
             pairs_table(comparison, ("Baseline", "Candidate"), ("baseline", "candidate")),
-            Table("Void, and left out", [Column("Pair", "number"), Column("Why")], void, cards=False),
+            Table("Void, and left out", [Column(_capital(unit), "number"), Column("Why")], void, cards=False),
         ],
         on=On.PAGE,
     )
@@ -232,9 +233,8 @@ def pairs_table(
         rows.append([str(number), names[pair.first], *values, words.times(_ratio(pair), digits=3)])
     caption = caption or f"Each {noun(comparison)}: the ratio is the baseline's value over the candidate's"
     numbers = [Column(side, "number") for side in (*sides, "Ratio")]
-    return Table(
-        caption, [Column("Pair", "number"), Column("First"), *numbers], rows, folded=True, cards=False
-    )
+    header = [Column(_capital(noun(comparison)), "number"), Column("First"), *numbers]
+    return Table(caption, header, rows, folded=True, cards=False)
 
 
 def value_of(value: float, objective: Objective) -> str:
@@ -311,19 +311,15 @@ def others(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
 
 
 def objective(comparison: Comparison) -> Figure:
-    """Show the compared objective of both arms.
+    """Show the compared objective of both arms, each as it was measured: the median of the arm's runs.
 
-    The candidate's value follows from the baseline's by the stated ratio. The ratio comes from pairs, so the
-    quotient of two medians would be another number beside it.
+    The stated ratio comes from pairs, so the quotient of the two medians may be another number.
     """
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
-    ratio = comparison.speedup if comparison.speedup and comparison.speedup > 0 else None
     if comparison.run.objective == "throughput":
         rates = [arm.samples_per_s for arm in arms]
         if unit != "sample":
             rates = [1 / arm.s_per_step if arm.s_per_step else None for arm in arms]
-        if rates[0] is not None and ratio is not None:
-            rates[1] = rates[0] * ratio
         return Figure.of(f"{unit}s/s", rates, words.rate)
     label = {
         "latency-p99": "a step, 99th percentile",
@@ -332,15 +328,14 @@ def objective(comparison: Comparison) -> Figure:
         "energy": f"energy a {unit}",
     }[comparison.run.objective]
     values = [arm.value for arm in arms]
-    if values[0] is not None and ratio is not None:
-        values[1] = values[0] / ratio
     return Figure.of(label, values, lambda value: words.value(value, comparison.run.objective, unit))
 
 
 def _notes(comparison: Comparison) -> list[Piece]:
     notes: list[Piece] = [Note(text, tone="dim", on=On.LONG) for text in _measured(comparison)]
     notes += [
-        Note(void(voided), label=f"void: pair {voided.pair}", on=On.TERMINAL) for voided in comparison.voided
+        Note(void(voided), label=f"void: {noun(comparison)} {voided.pair}", on=On.TERMINAL)
+        for voided in comparison.voided
     ]
     for change in comparison.set_by:
         kept = ", which dynotune prevented" if change.kept else ""

@@ -52,9 +52,16 @@ def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
         ),
         ({"schema": "dynotune.study/2", "confirmed": {"verdict": "faster", "speedup": 1.13}}, "1.13× faster"),
         ({"verdict": 3}, ""),
+        ({"verdict": "faster", "speedup": 1.13, "run": {"objective": "memory"}}, "uses 12% less memory"),
+        ({"verdict": "slower", "speedup": 0.8, "run": {"objective": "energy"}}, "uses 25% more energy"),
+        (
+            {"confirmed": {"verdict": "faster", "speedup": 1.5}, "run": {"objective": "latency-p99"}},
+            "1.50× faster at the 99th percentile",
+        ),
+        ({"verdict": "faster", "speedup": 1.5, "run": {"objective": ["memory"]}}, "1.50× faster"),
     ],
 )
-def test_answer_of_a_run_is_two_or_three_words(document, answer):
+def test_answer_of_a_run_is_in_the_terms_of_its_objective(document, answer):
     assert runs._answer(document) == answer
 
 

@@ -77,7 +77,7 @@ def _use(found: Precision) -> list[CommandLine]:
 
 def in_words(arm: PrecisionArm) -> str:
     """Write a precision's result as `bf16: 1.90× faster; errors 300× larger, as expected of bf16.`"""
-    results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
+    results, parts = arm.results, ["speed unknown" if arm.speed is None else words.answered(arm.speed)[0]]
     if results is None or not results.reference:
         against = (
             "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"

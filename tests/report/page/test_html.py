@@ -343,7 +343,7 @@ def test_an_arm_that_failed_and_a_comparison_that_is_open_say_so_first():
     )
     text = Reading(page(answers.undecided())).text
     assert "Undecided speed-up 0.97× to 1.07× at 95%, on 4 blocks" in text
-    assert "Undecided: 22 pairs would likely settle it, with loader.num_workers=8" in text
+    assert "Undecided: 22 blocks would likely settle it, with loader.num_workers=8" in text
 
 
 def test_a_diagnosis_begins_with_what_limits_the_program_and_each_finding_with_one_thing_to_do():

@@ -141,11 +141,8 @@ def confirmation(study: Study) -> Section:
     forest = Forest(f"The {owner} speed-up with its interval, and each {turn}", rows, confirmed.margin)
     caption = f"Each {turn} of the confirmation ({study.unit})" if study.unit else f"Each {turn}"
     sides = (study.begun.capitalize(), f"With the {what}")
-    return Section(
-        "Confirmation",
-        [Note(_confirmed_by(study, confirmed)), forest, pairs_table(confirmed, sides, ("written", what), caption)],
-        on=On.PAGE,
-    )
+    table = pairs_table(confirmed, sides, ("written", what), caption)
+    return Section("Confirmation", [Note(_confirmed_by(study, confirmed)), forest, table], on=On.PAGE)
 
 
 def _confirmed_by(study: Study, confirmed: Comparison) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dynotune.cli import completion, limits, stopping
+from dynotune.cli import completion, limits, signs, stopping
 from dynotune.report import loudness
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, UsageError
 
@@ -97,9 +97,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     code = 0
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
-        # Names may hold what the terminal's encoding does not, and bytes that are no text.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        signs.let_pass(stream)
     try:
         try:
             if command is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dynotune.cli import signs
-from dynotune.report import loudness, on_terminal, terminal
+from dynotune.report import loudness, on_terminal, plain_console, shown, terminal
+from dynotune.report.blocks import Answer, CommandLine, Commands, Report
+from dynotune.text import words
 
 from . import answers, studies
 from .accounts import ACCOUNT
@@ -53,6 +56,18 @@ def test_verdict_is_the_end_and_no_line_is_too_wide(document, width, is_brief, m
     assert max(map(cell_len, lines)) <= width
     last = max(at for at, line in enumerate(lines) if line.startswith("verdict"))
     assert all(not line or line.startswith(" ") for line in lines[last + 1 :])
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_pasted_command_is_whole_when_a_word_is_longer_than_a_line(width):
+    typed = ["dynotune", "compare", f"env.LD_PRELOAD=/opt/{'long/' * 20}lib.so", "--", "python", "train.py"]
+    command = Commands([CommandLine("Prove it", words.shell(typed))])
+    console = plain_console.console()
+    console.width = width
+    with console.capture() as captured:
+        console.print(shown(Report(kicker="", answer=Answer(large="", line="so"), sections=[command])))
+    _, _, below = captured.get().partition("Prove it:\n")
+    assert shlex.split(below.partition("\n\n")[0].replace("\\\n", "")) == typed
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in ("trace", "difference")])

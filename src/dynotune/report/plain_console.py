@@ -48,6 +48,11 @@ class _Console(Console):
         # In a notebook's kernel rich would display each line as a cell's output of its own.
         super().__init__(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print without cutting lines at the width: only a command to paste has longer ones, which the
+        terminal wraps."""
+        super().print(*objects, **({"crop": False} | options))
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dynotune.report import loudness, machine
 from dynotune.report.blocks import (
@@ -45,6 +45,10 @@ VERDICT_TONES: dict[Verdict | None, Tone] = {
 NUM_ARMS = 2
 NUM_IN_HEAD = 3
 """Number of figures of both arms that stand in a page's head."""
+NUM_OTHERS_ON_SCREEN = 2
+"""Number of figures that are not compared, on a screen."""
+NUM_NOTES_ON_SCREEN = 2
+"""Number of void pairs, of variables that the program set, and of warnings each, on a screen."""
 MOST_LAST_LINES = 40
 NOTHING = "–"
 AS_IT_IS = "the command as it is"
@@ -79,7 +83,7 @@ def layout(comparison: Comparison) -> Report:
         command=words.shell(comparison.run.command),
         head=[
             Fields([("command", words.command(comparison.run.command))], on=On.LONG),
-            Fields([("compared", compared[0])], on=On.TERMINAL),
+            Fields([("compared", compared[0])], on=On.LONG if has_arms else On.TERMINAL),
             Fields(list(_stats(comparison)), on=On.PAGE),
         ],
         settings=list(map(str, comparison.candidate_settings)),
@@ -89,7 +93,8 @@ def layout(comparison: Comparison) -> Report:
             _pairs(comparison),
             *([_arms(comparison)] if has_arms else []),
             *_notes(comparison),
-            *wary(sentences(comparison)),
+            *few(wary(sentences(comparison))[:-1], "warnings"),
+            wary(sentences(comparison))[-1],
             _settings(comparison),
             _results(),
             _repeat(comparison),
@@ -281,12 +286,14 @@ def _arms(comparison: Comparison) -> Section:
         [f"{comparison.confidence:.0%} interval", "", "", between or words.interval(comparison.ci)],
         ["blocks" if comparison.within else "pairs", "", "", _num_pairs(comparison)],
     ]
+    num_brief = len(rows) + NUM_OTHERS_ON_SCREEN
     for figure in others(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
         if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
             rows.append([(Span(text, "dim")) for text in (figure.label, *figure.texts, "")])
     header = [Column("", "text"), Column("baseline"), Column("candidate"), Column("" if is_proved else ratio)]
-    return Section("Both arms", [Table("Medians of the runs of each arm", header, rows, cards=False)])
+    table = Table("Medians of the runs of each arm", header, rows, cards=False, on=On.ALL_OF_IT)
+    return Section("Both arms", [replace(table, rows=rows[:num_brief], on=On.SCREEN), table])
 
 
 def _settings_of(settings: Sequence[Setting]) -> Lines:
@@ -333,15 +340,24 @@ def objective(comparison: Comparison) -> Figure:
 
 def _notes(comparison: Comparison) -> list[Piece]:
     notes: list[Piece] = [Note(text, tone="dim", on=On.LONG) for text in _measured(comparison)]
-    notes += [
-        Note(void(voided), label=f"void: {noun(comparison)} {voided.pair}", on=On.TERMINAL)
-        for voided in comparison.voided
+    voided = [
+        Note(void(one), label=f"void: {noun(comparison)} {one.pair}", on=On.TERMINAL)
+        for one in comparison.voided
     ]
+    set_by: list[Piece] = []
     for change in comparison.set_by:
         kept = ", which dynotune prevented" if change.kept else ""
         said = f"{_change(change)} in {change.file}:{change.line}{kept}"
-        notes.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
-    return notes
+        set_by.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
+    return [*notes, *few(voided, "void"), *few(set_by, "set by the program")]
+
+
+def few(notes: Sequence[Piece], what: str) -> list[Piece]:
+    """Keep the first notes on a screen, which says how many more there are."""
+    left = len(notes) - NUM_NOTES_ON_SCREEN
+    rest = [replace(note, on=note.on & ~On.SCREEN) for note in notes[NUM_NOTES_ON_SCREEN:]]
+    more = [Note(f"{left} more {what}: --verbose shows all", tone="dim", on=On.SCREEN)] if left > 0 else []
+    return [*notes[:NUM_NOTES_ON_SCREEN], *rest, *more]
 
 
 def void(voided: Voided) -> Phrase:

@@ -88,7 +88,8 @@ def in_words(arm: PrecisionArm) -> str:
         parts.append("results no worse")
     elif results.ok and results.baseline_error:
         times = results.difference / results.baseline_error
-        parts.append(f"errors {words.count(times)}× larger, as expected of {arm.name}")
+        larger = f"{words.count(times)}× larger" if times >= 1.005 else "no larger"
+        parts.append(f"errors {larger}, as expected of {arm.name}")
     if results is not None and not results.ok:
         parts.append(f"do not use it here: {results.reason.rstrip('.')}")
     if arm.metric is not None:

@@ -73,6 +73,18 @@ def test_run_is_found_by_the_end_of_its_name_and_by_its_place(user, kept):
     assert "holds nothing that has a report" not in done.stderr and NEW in done.stderr
 
 
+def test_last_run_is_meant_when_options_stand_before_the_subcommand(user, kept):
+    done = user.types("-v", "report", "-1")
+    assert NEW in done.stderr and "No such option" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("typed", ["run2", "runs", "run"])
+def test_only_a_number_counts_back_when_the_name_begins_with_run(user, kept, typed):
+    (user.cwd / (typed[3:] or "s")).write_text("{}")
+    done = user.types("report", typed)
+    assert done.returncode == 2 and typed in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(("file", "by"), [("plan.json", "run"), ("build.sh", "plan")])
 def test_a_run_without_a_record_is_not_taken_for_a_plan_of_an_engine(user, kept, file, by):
     (kept / OLD / "study.json").rename(kept / OLD / file)

@@ -91,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     loudness.said.update(quiet=False, verbose=False, plain=False)
     helps_with_all = ALL_OF_HELP in ours
-    if ours[:1] == ["report"]:  # the parser takes -1, the last run, for an option
+    if next((word for word in ours if not word.startswith("-")), "") == "report":
+        # The parser takes -1, the last run, for an option.
         ours = [f"run{argument}" if re.fullmatch(r"-\d+", argument) else argument for argument in ours]
     ours = ["--help" if argument == ALL_OF_HELP else argument for argument in ours]
     code = 0

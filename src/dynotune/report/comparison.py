@@ -183,7 +183,8 @@ def _failure(comparison: Comparison, failed: FailedArm) -> Section:
     arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
     what = f"It failed in the {arm}, {words.ending(failed.exit_code)}."
     blocks: list[Piece] = [Note((Span(what, "bad"),))]
-    blocks += [Listing("The last lines that it printed", failed.last_lines[:MOST_LAST_LINES])]
+    lines = [words.plain(line) for line in failed.last_lines[:MOST_LAST_LINES]]
+    blocks.append(Listing("The last lines that it printed", lines))
     return Section("The command failed", blocks)
 
 

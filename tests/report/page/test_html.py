@@ -409,6 +409,14 @@ def test_many_findings_and_long_lines_make_a_small_page():
     assert "20 more: --json has all." in Reading(text).text
 
 
+def test_long_lines_of_a_failed_command_make_a_small_page():
+    comparison = answers.failed()
+    failed = msgspec.structs.replace(comparison.failed, last_lines=["x" * 20_000] * 40)
+    long = msgspec.structs.replace(comparison, failed=failed)
+    for write_ in (page, markdown):
+        assert len(write_(long)) < len(write_(comparison)) + 50_000 and "x" * 900 in write_(long)
+
+
 MADE = [studies.rich, *DEGENERATE, answers.comparison, answers.failed, answers.undecided]
 MADE += [answers.diagnosis, answers.nothing_found, lambda: answers.diagnosis(upper_bounds=[])]
 MADE += [memory_account, trace_summary, trace_difference, startup]

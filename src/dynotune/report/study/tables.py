@@ -37,7 +37,7 @@ def settings(study: Study) -> Table:
 
 def _setting(row: Tried) -> list[Cell]:
     effect = f"Effect: {row.candidate.effect}." if row.candidate.effect in ("numerics", "semantics") else ""
-    reason = f"{row.reason.rstrip('.')}." if row.reason else ""
+    reason = f"{prose(row.reason).rstrip('.')}." if row.reason else ""
     why = " ".join(filter(None, [reason, effect])) or NOTHING
     return [row.candidate.id, _fate(row), *_ratio(row.alone), _from(row.alone), why]
 
@@ -214,7 +214,7 @@ def _failures(study: Study) -> Table:
     rows = []
     for trial in found[:MOST_FAILURES]:
         ended, why = "void" if trial.void else trial.ended, trial.void or trial.detail or NOTHING
-        rows.append([trial.arm or study.begun, PHASES[trial.phase], ended, why])
+        rows.append([trial.arm or study.begun, PHASES[trial.phase], ended, prose(why)])
     more = _more(len(found), MOST_FAILURES)
     return Table("Runs that are void or gave no measurement", header, rows, more=more, folded=True)
 

@@ -143,6 +143,13 @@ def test_terminal_without_utf_8_is_given_signs_it_has(document):
     assert "verdict" in shown and "?" not in shown and not re.search(r"\\[xuU]", shown)
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_no_line_ends_with_blanks(document, is_plain, monkeypatch):
+    monkeypatch.setitem(loudness.said, "plain", is_plain)
+    shown = plain_console.as_text(on_terminal(document), width=80)
+    assert [line for line in shown.splitlines() if line.endswith(" ")] == []
+
+
 def test_plain_report_draws_nothing_and_names_each_value(document, monkeypatch):
     monkeypatch.setitem(loudness.said, "plain", True)
     shown = text_of(document)

@@ -29,7 +29,7 @@ def layout(found: Precision) -> Report:
     rows: list[list[Cell]] = [[*own, *([_memory(found.peak_bytes)] if has_memory else [])]]
     made = [arm for arm in found.arms if arm.speed is not None or arm.results is not None]
     for arm in made:
-        speed = "" if arm.speed is None else f"{words.speedup(arm.speed)} ({words.interval(arm.speed.ci)})"
+        speed = "" if arm.speed is None else _speed(arm.speed)
         memory = [_memory(arm.peak_bytes)] if has_memory else []
         rows.append([arm.name, speed, _error(arm.results), *memory])
     lines = [*map(in_words, made), *_not_made(found)]
@@ -131,6 +131,11 @@ def boundary_in_words(found: Precision) -> str:
     return f"Worth it here: {words.settings(best.settings, separator=' ')}." + (
         "" if is_proved else " Whether your task stands its errors, --metric says."
     )
+
+
+def _speed(speed: Comparison) -> str:
+    between = f" ({words.interval(speed.ci)})" if speed.ci is not None else ""
+    return f"{words.speedup(speed)}{between}"
 
 
 def _error(results: Guarded | None) -> str:

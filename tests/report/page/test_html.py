@@ -401,6 +401,15 @@ def test_failed_command_ends_in_the_same_words_when_written_as_page_or_markdown(
         assert f"It failed in the candidate (loader.num_workers=8 precision.autocast=bf16), {said}" in text
 
 
+def test_page_and_markdown_say_what_a_finding_explains():
+    assert "Explains loader-bound." in Reading(page(answers.diagnosis())).text
+    assert "Explains loader-bound." in markdown(answers.diagnosis())
+
+
+def test_page_calls_the_runs_before_a_search_by_a_name_that_readers_know():
+    assert "pilots" not in page(studies.rich()) and "first runs" in page(studies.rich())
+
+
 def test_many_findings_and_long_lines_make_a_small_page():
     one = answers.diagnosis().findings[0]
     long = msgspec.structs.replace(one, evidence=["x" * 2000] * 40, claim="y" * 4000, remedy="z" * 4000)

@@ -163,6 +163,12 @@ def test_doctor_answers_here_in_plain_text_when_piped(user):
     assert "\x1b" not in answer.stdout
 
 
+def test_doctor_in_a_fork_examines_the_environment_of_the_user(user):
+    answer = user.types("doctor", "--json", "-")
+    facts = json.loads(answer.stdout)["facts"]
+    assert facts["env.OMP_NUM_THREADS"] == user.env["OMP_NUM_THREADS"]
+
+
 def test_a_variable_of_the_shell_is_seen_and_taken_from_the_environment(user):
     user.env |= {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     answer = user.types("doctor", "--json", "-", "--fail-on", "medium")

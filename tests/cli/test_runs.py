@@ -52,9 +52,16 @@ def test_runs_are_listed_newest_first_with_what_they_found(user, kept):
         ),
         ({"schema": "dynotune.study/2", "confirmed": {"verdict": "faster", "speedup": 1.13}}, "1.13× faster"),
         ({"verdict": 3}, ""),
+        ({"verdict": "faster", "speedup": 1.13, "run": {"objective": "memory"}}, "uses 12% less memory"),
+        ({"verdict": "slower", "speedup": 0.8, "run": {"objective": "energy"}}, "uses 25% more energy"),
+        (
+            {"confirmed": {"verdict": "faster", "speedup": 1.5}, "run": {"objective": "latency-p99"}},
+            "1.50× faster at the 99th percentile",
+        ),
+        ({"verdict": "faster", "speedup": 1.5, "run": {"objective": ["memory"]}}, "1.50× faster"),
     ],
 )
-def test_answer_of_a_run_is_two_or_three_words(document, answer):
+def test_answer_of_a_run_is_in_the_terms_of_its_objective(document, answer):
     assert runs._answer(document) == answer
 
 
@@ -64,6 +71,18 @@ def test_run_is_found_by_the_end_of_its_name_and_by_its_place(user, kept):
     assert not run_names.found("-9", kept).exists()
     done = user.types("report", "-1")
     assert "holds nothing that has a report" not in done.stderr and NEW in done.stderr
+
+
+def test_last_run_is_meant_when_options_stand_before_the_subcommand(user, kept):
+    done = user.types("-v", "report", "-1")
+    assert NEW in done.stderr and "No such option" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("typed", ["run2", "runs", "run"])
+def test_only_a_number_counts_back_when_the_name_begins_with_run(user, kept, typed):
+    (user.cwd / (typed[3:] or "s")).write_text("{}")
+    done = user.types("report", typed)
+    assert done.returncode == 2 and typed in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("file", "by"), [("plan.json", "run"), ("build.sh", "plan")])

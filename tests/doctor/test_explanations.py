@@ -85,6 +85,7 @@ def test_a_word_that_is_near_nothing_is_sent_to_the_list():
         ("container", "cgroup-cpu-quota"),
         ("DDP", "ddp-find-unused-on"),
         ("jitter", "gc-jitter"),
+        ("latency", "gc-jitter"),
         ("OOM", "alloc-retries"),
         ("launch-blocking-of", "launch-blocking-on"),
     ],

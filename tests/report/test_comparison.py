@@ -61,9 +61,18 @@ def test_the_plain_text_carries_no_control_characters(comparison):
 
 
 def test_steps_are_named_where_samples_could_not_be_counted(comparison):
-    arm = ArmSummary(s_per_step=0.05)
-    text = text_of(on_terminal(comparison(unit="step", baseline=arm, candidate=arm)))
-    assert row(text, "steps/s") == "steps/s 20 28.3 1.42× faster"
+    arms = {"baseline": ArmSummary(s_per_step=0.05), "candidate": ArmSummary(s_per_step=0.04)}
+    text = text_of(on_terminal(comparison(unit="step", **arms)))
+    assert row(text, "steps/s") == "steps/s 20 25 1.42× faster"
+
+
+def test_comparison_shows_the_measured_medians_when_their_quotient_is_not_the_stated_ratio(comparison):
+    arms = {"baseline": ArmSummary(samples_per_s=361.0), "candidate": ArmSummary(samples_per_s=1289.0)}
+    text = text_of(on_terminal(comparison(speedup=3.6, ci=(2.56, 5.07), **arms)))
+    assert row(text, "samples/s") == "samples/s 361 1,289 3.60× faster"
+    arms = {"baseline": ArmSummary(value=4e9), "candidate": ArmSummary(value=3e9)}
+    text = text_of(on_terminal(comparison(objective="memory", speedup=1.4, ci=(1.2, 1.5), **arms)))
+    assert row(text, "peak of memory").startswith("peak of memory 3.73 GiB 2.79 GiB")
 
 
 def test_an_arm_that_knows_nothing_is_shown_as_unknown(comparison):
@@ -78,6 +87,11 @@ def test_void_pairs_are_listed_with_their_reasons(comparison):
     text = text_of(on_terminal(comparison(voided=voided)))
     assert row(text, "pairs") == "pairs 4 of at most 12, 1 void"
     assert "void: pair 3: another process took 80% of the cores" in text
+
+
+def test_void_block_is_called_a_block_when_both_arms_ran_within_one_process(comparison):
+    text = text_of(on_terminal(comparison(within=True, voided=[Voided(3, "the machine swapped")])))
+    assert "void: block 3: the machine swapped" in text
 
 
 def test_a_void_pair_shows_what_it_read_and_that_it_is_no_evidence(comparison):
@@ -127,9 +141,9 @@ def test_an_arm_that_a_signal_ended_says_so(comparison):
 @pytest.mark.parametrize(
     ("objective", "label", "shown"),
     [
-        ("latency-p99", "a step, 99th percentile", "1.5 ms 1.06 ms 1.42× faster at the 99th percentile"),
-        ("time-to-first-step", "time to first step", "1.5 ms 1.06 ms 1.42× faster to its first step"),
-        ("energy", "energy a sample", "1.5 mJ 1.06 mJ uses 29% less energy"),
+        ("latency-p99", "a step, 99th percentile", "1.5 ms 1 ms 1.42× faster at the 99th percentile"),
+        ("time-to-first-step", "time to first step", "1.5 ms 1 ms 1.42× faster to its first step"),
+        ("energy", "energy a sample", "1.5 mJ 1 mJ uses 29% less energy"),
     ],
 )
 def test_the_table_shows_what_was_compared_in_its_own_unit(comparison, objective, label, shown):

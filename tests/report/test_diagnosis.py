@@ -324,7 +324,7 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_last_and_verbose_gives_th
     assert lines[-2].startswith("verdict ") and lines[-1].split() == ["(train.py:31)."]
     assert "--verbose" in " ".join(lines)
     assert "Ask for workers." in " ".join(lines)
-    assert num_findings <= 4 or "and 8 more" in " ".join(lines)
+    assert num_findings <= 3 or "and 9 more" in " ".join(lines)
     monkeypatch.setitem(loudness.said, "verbose", True)
     assert len(text_of(shown, width=80).splitlines()) >= len(full.splitlines())
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dynotune import memory
 from dynotune.report import on_terminal
+from dynotune.report.parts import OF_MEMORY
 from dynotune.schema.diagnosis import Finding, MemoryAccount
 from dynotune.schema.facts import Unknown
 
@@ -33,8 +34,11 @@ def test_terms_are_told_with_sizes_shares_and_modules_on_one_screen() -> None:
 
 
 def test_the_bar_is_as_wide_as_it_may_be_and_shows_each_term() -> None:
-    (bar,) = [line for line in told(ACCOUNT, width=60).splitlines() if set(line.strip()) == {"█"}]
-    assert len(bar.strip()) == 60
+    lines = told(ACCOUNT, width=60).splitlines()
+    signs = {name: OF_MEMORY[name].glyph for name in ("weights", "activations", "context")}
+    (bar,) = [line for line in lines if set(line.strip()) == set(signs.values())]
+    assert len(bar.strip()) == 60 and len(signs) == 3
+    assert all(any(line.startswith(f"{sign} ") for line in lines) for sign in signs.values()), "a legend"
 
 
 def test_an_unknown_peak_says_why() -> None:

@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report import loudness, on_terminal, terminal
+from dynotune.cli import signs
+from dynotune.report import loudness, on_terminal, plain_console, shown, terminal
+from dynotune.report.blocks import Answer, CommandLine, Commands, Report
+from dynotune.schema.attribution import Predicted
+from dynotune.schema.comparison import Voided
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import CandidateOutcome
+from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 from . import answers, studies
 from .accounts import ACCOUNT
 from .summaries import difference, summary
 from .timed_starts import FOUND
 
+MANY = [
+    Finding(
+        id=f"finding-{at}",
+        severity="high",
+        kind="jitter" if at == 3 else "speed",
+        claim="The program waits for the device in each step, to read a value that it does not use.",
+        share=0.2,
+        where=Place("/home/me/train.py(44): main"),
+        remedy="Read the loss every 50 steps only: keep a sum on the device." + " Read it last." * (at != 1),
+        candidates=[Setting("loader.num_workers", at)] if at == 1 else [],
+        predicted={f"loader.num_workers={num}": Predicted(0.3, 0.5) for num in range(6 * (at == 1))},
+    )
+    for at in range(5)
+]
+LONG: dict[str, Any] = {
+    "candidate_settings": [Setting("python", f"/home/me/{'environments/' * 5}bin/python")],
+    "voided": [Voided(at, "another program used 31% of the GPU") for at in range(8)],
+    "warnings": [f"Beside {at} of 24 runs something else went on." for at in range(8)],
+    "set_by": [EnvironmentChange(f"OMP_{at}", "1", "train.py", 12, "main", kept=True) for at in range(5)],
+    "readback": {},
+}
+REASON = "It could not be tried in the time, and a long sentence says why this is so. " * 5
 DOCUMENTS = {
     "comparison": answers.comparison,
     "failed": answers.failed,
@@ -23,7 +58,19 @@ DOCUMENTS = {
     "study": studies.rich,
     "unfinished": studies.unfinished,
     "nothing": studies.only_failures,
-    "diagnosis": lambda: answers.diagnosis(upper_bounds=[], forecasts=[]),
+    "diagnosis": answers.diagnosis,
+    "long diagnosis": lambda: answers.diagnosis(
+        findings=MANY, notes=["It is noted."] * 3, upper_bounds=[], forecasts=[]
+    ),
+    "long comparison": lambda: answers.comparison(**LONG),
+    "long study": lambda: msgspec.structs.replace(
+        studies.only_failures(),
+        outcomes={
+            one.id: CandidateOutcome("not-tried", f"{at}: {REASON}")
+            for at, one in enumerate(studies.only_failures().candidates)
+        },
+        diagnosis=answers.diagnosis(findings=MANY[:1]),
+    ),
     "trace": summary,
     "difference": difference,
     "memory": lambda: ACCOUNT,
@@ -53,6 +100,18 @@ def test_verdict_is_the_end_and_no_line_is_too_wide(document, width, is_brief, m
     assert all(not line or line.startswith(" ") for line in lines[last + 1 :])
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_pasted_command_is_whole_when_a_word_is_longer_than_a_line(width):
+    typed = ["dynotune", "compare", f"env.LD_PRELOAD=/opt/{'long/' * 20}lib.so", "--", "python", "train.py"]
+    command = Commands([CommandLine("Prove it", words.shell(typed))])
+    console = plain_console.console()
+    console.width = width
+    with console.capture() as captured:
+        console.print(shown(Report(kicker="", answer=Answer(large="", line="so"), sections=[command])))
+    _, _, below = captured.get().partition("Prove it:\n")
+    assert shlex.split(below.partition("\n\n")[0].replace("\\\n", "")) == typed
+
+
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in ("trace", "difference")])
 def test_screen_of_80_by_24_holds_an_answer(name, monkeypatch):
     monkeypatch.setattr(terminal, "is_brief", lambda: True)
@@ -60,12 +119,35 @@ def test_screen_of_80_by_24_holds_an_answer(name, monkeypatch):
     assert len(text_of(DOCUMENTS[name](), width=width).splitlines()) <= height
 
 
+def test_screen_of_a_diagnosis_has_one_sentence_on_bounds_and_on_forecasts(monkeypatch):
+    assert "the loader alone" in text_of(answers.diagnosis())
+    monkeypatch.setattr(terminal, "is_brief", lambda: True)
+    shown = " ".join(text_of(answers.diagnosis()).split())
+    assert "No change of the loader can gain more than 61% of a step." in shown
+    assert "Predicted with 4 workers: a step takes 10 ms" in shown
+    assert "the loader alone" not in shown and "at least" not in shown
+
+
+def test_screen_of_a_comparison_counts_the_notes_that_it_leaves_out(monkeypatch):
+    monkeypatch.setattr(terminal, "is_brief", lambda: True)
+    shown = text_of(answers.comparison(**LONG))
+    assert "6 more warnings: --verbose shows all" in shown and "6 more void" in shown
+
+
 def test_terminal_without_utf_8_is_given_signs_it_has(document):
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    signs.let_pass(file)
     Console(file=file, width=80).print(on_terminal(document))
     file.flush()
     shown = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
-    assert "verdict" in shown and not set("█▓▒░▚▌▂") & set(shown)
+    assert "verdict" in shown and "?" not in shown and not re.search(r"\\[xuU]", shown)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_no_line_ends_with_blanks(document, is_plain, monkeypatch):
+    monkeypatch.setitem(loudness.said, "plain", is_plain)
+    shown = plain_console.as_text(on_terminal(document), width=80)
+    assert [line for line in shown.splitlines() if line.endswith(" ")] == []
 
 
 def test_plain_report_draws_nothing_and_names_each_value(document, monkeypatch):

@@ -50,6 +50,9 @@ def test_no_field_of_a_record_is_called_like_a_secret():
     [
         (["t", "--token", SECRET], ["t", "--token", "@redacted"]),
         (["t", f'--api-key={SECRET} "y', "--b"], ["t", "--api-key=@redacted", "--b"]),
+        (["t", "--token", f"$({SECRET}"], ["t", "--token", "@redacted"]),
+        (["t", f"--token=$({SECRET}"], ["t", "--token=@redacted"]),
+        (["t", "--token", f"$(a){SECRET}"], ["t", "--token", "@redacted"]),
         (["t", f"https://me:{SECRET}@h/x"], ["t", "https://@redacted@h/x"]),
         (["t", f"https://h/x?a=1&token={SECRET}&b=2"], ["t", "https://h/x?a=1&token=@redacted&b=2"]),
         (["t", f"https://h/x?X-Amz-Signature={SECRET}"], ["t", "https://h/x?X-Amz-Signature=@redacted"]),
@@ -80,6 +83,8 @@ def test_secrets_of_a_command_are_not_kept(command, kept):
         ["t", "--token", "{token}"],
         ["t", "--token", "$TOKEN"],
         ["t", "--token=${TOKEN}"],
+        ["t", "--token", "$(cat /run/token)"],
+        ["sh", "-c", "t --token $(cat /run/token) -v"],
         ["t", "--use-auth-token", "true"],
         ["t", "--pad-token", "<pad>", "--tokenizer", "gpt2", "--max-tokens", "4096"],
         ["git", "clone", "ssh://git@github.com/a/b", "https://example.org/a@b"],

@@ -51,6 +51,15 @@ def test_an_undecided_comparison_says_how_many_pairs_a_new_one_would_need(compar
     assert words.verdict(undecided) == "undecided: 20 pairs would likely settle it"
 
 
+@pytest.mark.parametrize(
+    ("num", "said"),
+    [(20, "20 blocks would likely settle it"), (MOST_PAIRS + 1, "it would take 49 blocks, more than 48")],
+)
+def test_undecided_comparison_speaks_of_blocks_when_it_ran_within_one_process(comparison, num, said):
+    undecided = comparison(verdict="undecided", within=True, num_pairs=12, num_pairs_to_settle=num)
+    assert words.verdict(undecided).startswith(f"undecided: {said}")
+
+
 def test_pairs_that_nobody_may_ask_for_are_not_advised(comparison):
     undecided = comparison(verdict="undecided", num_pairs=12, num_pairs_to_settle=MOST_PAIRS + 1)
     told = "undecided: it would take 49 pairs, more than 48; lengthen runs: --steps"

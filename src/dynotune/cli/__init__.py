@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dynotune.cli import completion, limits, stopping
+from dynotune.cli import completion, limits, signs, stopping
 from dynotune.report import loudness
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, UsageError
 
@@ -91,15 +91,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     loudness.said.update(quiet=False, verbose=False, plain=False)
     helps_with_all = ALL_OF_HELP in ours
-    if ours[:1] == ["report"]:  # the parser takes -1, the last run, for an option
+    if next((word for word in ours if not word.startswith("-")), "") == "report":
+        # The parser takes -1, the last run, for an option.
         ours = [f"run{argument}" if re.fullmatch(r"-\d+", argument) else argument for argument in ours]
     ours = ["--help" if argument == ALL_OF_HELP else argument for argument in ours]
     code = 0
     limits.one_thread_for_numbers()
     for stream in (sys.stdout, sys.stderr):
-        # Names may hold what the terminal's encoding does not, and bytes that are no text.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        signs.let_pass(stream)
     try:
         try:
             if command is None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
+from dynotune.cli import run_options
 from dynotune.cli.options import option
-from dynotune.cli.run_options import RunDir, environment, runs_folder
+from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 
@@ -40,7 +41,7 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
     run = RunSpec(
         command=command,
         cwd=Path.cwd(),
-        env=environment(),
+        env=run_options.environment(),
         base=runs_folder(run_dir),
         seed=0,
         warmup_steps=WARMUP_STEPS,

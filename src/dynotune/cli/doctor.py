@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from dynotune import api
-from dynotune.cli import answers
+from dynotune.cli import answers, run_options
 from dynotune.cli.explain import show
 from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, option
-from dynotune.cli.run_options import environment
 
 
 def doctor(
@@ -25,7 +24,7 @@ def doctor(
         show(about, json)
         return
     examination = api.doctor(
-        context.find_root().obj or (), python=python, baseline=baseline, env=environment()
+        context.find_root().obj or (), python=python, baseline=baseline, env=run_options.environment()
     )
     answers.show(api.report_of, examination, json)
     answers.exit_if_severe(examination.findings, fail_on)

@@ -14,7 +14,7 @@ import typer
 from dynotune.cli import answers, recipe_patch, run_options
 from dynotune.cli.option_values import one_of
 from dynotune.cli.options import Budget, Json, Margin, Pairs, check_json, option
-from dynotune.cli.run_options import environment, runs_a_command
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -265,7 +265,8 @@ def _exported(found: Recipe, checked: Checked, file: Path, format: str, shm_size
         from dynotune.doctor import ObservationView, examine
         from dynotune.schema.observation import Observation
 
-        facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
+        env, cwd = run_options.environment(), Path.cwd()
+        facts = probe.machine(env, python=sys.executable, cwd=cwd, deadline_s=DEADLINE_S)
         return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
 
     made = export_parts(found, checked.applied, str(file), shm_size, left_out=checked.left_out)

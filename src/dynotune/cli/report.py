@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ def report(
             kept = store.study(study)
             _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return
-    named = None if path is None else run_names.found(str(path).removeprefix("run"), runs_folder(None))
+    named = None if path is None else run_names.found(_typed(path), runs_folder(None))
     file = api.file_of(named if named is not None and named.exists() else path or _last())
     noun = api.noun_of(file)
     with from_elsewhere(file):
@@ -64,6 +65,12 @@ def report(
             (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
         )
         _tell(document, json, html, markdown, recipe=recipe, beside=beside)
+
+
+def _typed(path: Path) -> str:
+    """Return what was typed for a run: the command line has made `run-1` of -1."""
+    back = re.fullmatch(r"run(-\d+)", str(path))
+    return back[1] if back else str(path)
 
 
 def _last() -> Path:

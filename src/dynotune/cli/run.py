@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dynotune.cli import command_of
+from dynotune.cli import command_of, run_options
 from dynotune.cli.answers import write_json
 from dynotune.cli.options import Json, check_json, option
-from dynotune.cli.run_options import RunDir, Settings, StepFunction, environment, runs_folder, typed_settings
+from dynotune.cli.run_options import RunDir, Settings, StepFunction, runs_folder, typed_settings
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
@@ -92,7 +92,7 @@ def transparently(
             "git.ref shows a revision to a run that is measured; this one is the command itself.",
             hint="Check the revision out, or compare it: dynotune compare git.ref=REVISION -- COMMAND",
         )
-    env = environment()
+    env = run_options.environment()
     redaction.learn(env, command)
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:

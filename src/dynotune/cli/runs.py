@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -18,10 +18,14 @@ from dynotune.cli.option_values import seconds_of
 from dynotune.cli.options import Json, check_json, option
 from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import UsageError
+from dynotune.schema.run import Objective
 
 DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh", "job.json")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
 SUBCOMMANDS |= {"build": "plan", "job": "mcp"}  # plan.json is each agent's, too
+
+LONGEST_ANSWER = 40
+"""Signs of an answer in the list: `1.42× faster at the 99th percentile` has room."""
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
@@ -112,15 +116,23 @@ def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
 
 
 def _answer(found: dict[str, Any]) -> str:
-    """Write the answer of a document in two or three words; "" if it has none."""
+    """Write the answer of a document in a few words, in the terms of its objective; "" if it has none."""
+    from dynotune.text import words
+
     confirmed = found.get("confirmed")
     proof = confirmed if isinstance(confirmed, dict) else found
     verdict, ratio = proof.get("verdict"), proof.get("speedup")
     if verdict in ("faster", "slower") and isinstance(ratio, float) and ratio > 0:
-        return f"{max(ratio, 1 / ratio):.2f}× {verdict}"
+        return words.difference(ratio, _objective(proof) or _objective(found) or "throughput")
     if str(found.get("schema", "")).startswith("dynotune.study/"):
         return "nothing proved" if found.get("finished") else "not finished"
     return {"same": "no effect"}.get(str(verdict), verdict) if isinstance(verdict, str) else ""
+
+
+def _objective(found: dict[str, Any]) -> Objective | None:
+    run = found.get("run")
+    objective = run.get("objective") if isinstance(run, dict) else None
+    return next((known for known in get_args(Objective) if known == objective), None)
 
 
 def _age(name: str) -> str:
@@ -149,7 +161,7 @@ def _table(found: KeptRuns) -> Any:
     is_brief = loudness.is_brief()
     rows = layout.table(":number", ":whole", ":line" if is_brief else ":text", ":whole", ":number", ":whole")
     for one in found.runs:
-        answer = "in use" if one["alive"] else words.plain(one["answer"], longest=24)
+        answer = "in use" if one["alive"] else words.plain(one["answer"], longest=LONGEST_ANSWER)
         name = _id(one) if is_brief else one["name"]
         words_of = [Path(word).name if not at else word for at, word in enumerate(one["command"])]
         command = layout.one_line(words.command(words_of if is_brief else one["command"]))

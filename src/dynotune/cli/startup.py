@@ -11,7 +11,6 @@ import typer
 from dynotune.cli import HELP_OF, answers, option_values, resumption, run_options, with_command
 from dynotune.cli.option_values import number
 from dynotune.cli.options import Budget, Json, Margin, Python, Resume, check_json, option
-from dynotune.cli.run_options import environment
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -50,7 +49,7 @@ def scan(
     check_json(json)
     asked = dict.fromkeys(gpu_archs.sm_of(text) for text in compute_capability or [])
     named = [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in asked]
-    gpus = named or device_code.gpus_here(environment())
+    gpus = named or device_code.gpus_here(run_options.environment())
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
             f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
@@ -78,7 +77,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     from dynotune.probe import interpreter_asked
     from dynotune.probe.gpu_code import code_places
 
-    env, cwd = environment(), Path.cwd()
+    env, cwd = run_options.environment(), Path.cwd()
     places = code_places.Places()
     for path in paths:
         if not path.exists():
@@ -209,7 +208,7 @@ def pack(
     from dynotune.report.startup import caches as reports
 
     check_json(json)
-    env = environment()
+    env = run_options.environment()
     unknown = next((name for name in without or [] if name not in TITLES), None)
     if unknown is not None:
         raise UsageError(f"There is no cache {unknown}.", hint=f"--without takes {', '.join(TITLES)}.")
@@ -260,7 +259,7 @@ def unpack(
             ),
         )
     most_bytes = option_values.num_bytes(max_size, "--max-size")
-    env = environment()
+    env = run_options.environment()
     with cache_unpack.opened(file) as stream:
         if sha256 is not None:
             cache_unpack.refuse_digest(stream, sha256, str(file))

@@ -12,12 +12,12 @@ SHORTEST_PART = 4
 """Fewest characters of a word that may stand for a longer name: `rmem` for `net.core.rmem_max`."""
 
 
-def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims that `word` names; without one, claims that `word` names in part or asks about."""
+def by_name(word: str, claims: Iterable[Claim], *, in_part: bool = True) -> list[Claim]:
+    """Return the claims that `word` names; without one, claims that `word` names `in_part` or asks about."""
     plain, is_question = _plain(word), " " in word.strip()
     names = [(claim, {_plain(name) for name in [claim.id, *claim.about]}) for claim in claims]
     exact = [claim for claim, own in names if plain in own]
-    if exact or len(plain) < SHORTEST_PART:
+    if exact or not in_part or len(plain) < SHORTEST_PART:
         return exact
     long = [(claim, {name for name in own if len(name) >= SHORTEST_PART}) for claim, own in names]
 

@@ -35,7 +35,8 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     speaking = [rule.id for rule in sorted(rules.values(), key=_is_aside(word)) if _speaks(rule, word)]
-    named = by_name(word, claims)
+    # "latency" means jitter, and is a part of the names of claims about something else.
+    named = by_name(word, claims, in_part=not (speaking and _plain(word) in _MEANT))
     if len(speaking) == 1 and not named and word.isalpha():
         id_ = speaking[0]  # a plain word that only one finding mentions
     if id_ in rules:
@@ -52,8 +53,11 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
 
 def _meant(word: str) -> str:
     """Return the word of the rules' texts that means what was typed."""
-    plain = word.strip().lower().replace("_", " ")
-    return _MEANT.get(plain, plain)
+    return _MEANT.get(_plain(word), _plain(word))
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", " ")
 
 
 def _is_aside(word: str) -> Callable[[Rule], tuple[bool, bool]]:

@@ -320,7 +320,7 @@ def _judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     if comparison.verdict in ("undecided", None):
         return "undecided", f"Whether it is better was not decided. {comparison.reason}".rstrip()
     if comparison.verdict != "faster" or comparison.speedup is None or comparison.ci is None:
-        return "not-met", f"It is not better than the command as it is: {words.verdict(comparison)}."
+        return "not-met", f"It is not better than the command as it is: {words.answered(comparison)[0]}."
     head = recipe.recipe
     low = head.ci[0] if head.ci is not None else head.speedup
     if low is None:

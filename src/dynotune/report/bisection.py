@@ -79,7 +79,7 @@ def _size(step: BisectionStep) -> str:
 
 
 def _changed(bisection: Bisection) -> Piece:
-    lines = list(bisection.changed[:_MOST_CHANGED])
+    lines = list(map(words.plain, bisection.changed[:_MOST_CHANGED]))
     if len(bisection.changed) > _MOST_CHANGED:
         lines.append(f"… and {len(bisection.changed) - _MOST_CHANGED} more lines")
     return Section("What changed", [Listing("", lines)])

@@ -289,7 +289,7 @@ class Findings(Piece):
     """
 
     items: Sequence[Item]
-    screen: int = 3
+    screen: int = 2
     most: int = 40
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dynotune.report import loudness, machine
 from dynotune.report.blocks import (
@@ -45,6 +45,10 @@ VERDICT_TONES: dict[Verdict | None, Tone] = {
 NUM_ARMS = 2
 NUM_IN_HEAD = 3
 """Number of figures of both arms that stand in a page's head."""
+NUM_OTHERS_ON_SCREEN = 2
+"""Number of figures that are not compared, on a screen."""
+NUM_NOTES_ON_SCREEN = 2
+"""Number of void pairs, of variables that the program set, and of warnings each, on a screen."""
 MOST_LAST_LINES = 40
 NOTHING = "–"
 AS_IT_IS = "the command as it is"
@@ -79,7 +83,7 @@ def layout(comparison: Comparison) -> Report:
         command=words.shell(comparison.run.command),
         head=[
             Fields([("command", words.command(comparison.run.command))], on=On.LONG),
-            Fields([("compared", compared[0])], on=On.TERMINAL),
+            Fields([("compared", compared[0])], on=On.LONG if has_arms else On.TERMINAL),
             Fields(list(_stats(comparison)), on=On.PAGE),
         ],
         settings=list(map(str, comparison.candidate_settings)),
@@ -89,7 +93,8 @@ def layout(comparison: Comparison) -> Report:
             _pairs(comparison),
             *([_arms(comparison)] if has_arms else []),
             *_notes(comparison),
-            *wary(sentences(comparison)),
+            *few(wary(sentences(comparison))[:-1], "warnings"),
+            wary(sentences(comparison))[-1],
             _settings(comparison),
             _results(),
             _repeat(comparison),
@@ -178,7 +183,8 @@ def _failure(comparison: Comparison, failed: FailedArm) -> Section:
     arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
     what = f"It failed in the {arm}, {words.ending(failed.exit_code)}."
     blocks: list[Piece] = [Note((Span(what, "bad"),))]
-    blocks += [Listing("The last lines that it printed", failed.last_lines[:MOST_LAST_LINES])]
+    lines = [words.plain(line) for line in failed.last_lines[:MOST_LAST_LINES]]
+    blocks.append(Listing("The last lines that it printed", lines))
     return Section("The command failed", blocks)
 
 
@@ -199,7 +205,8 @@ def _pairs(comparison: Comparison) -> Section:
     legend: list[tuple[str, Tone, str]] = [("○", "dim", f"one {unit}")]
     if whole is not None:
         legend.insert(0, ("●", "note", f"all together, with the interval at {comparison.confidence:.0%}"))
-    forest = Forest("The speed-up with its interval, and each pair", rows, comparison.margin, legend=legend)
+    label = f"The speed-up with its interval, and each {unit}"
+    forest = Forest(label, rows, comparison.margin, legend=legend)
     void = [[str(one.pair), one.reason] for one in comparison.voided]
     return Section(
         "The interval",
@@ -207,7 +214,7 @@ def _pairs(comparison: Comparison) -> Section:
             *([Note(sentence) for sentence in (_how(comparison), *_in_blocks(comparison))] if ratios else []),
             *([forest] if rows else []),
             pairs_table(comparison, ("Baseline", "Candidate"), ("baseline", "candidate")),
-            Table("Void, and left out", [Column("Pair", "number"), Column("Why")], void, cards=False),
+            Table("Void, and left out", [Column(_capital(unit), "number"), Column("Why")], void, cards=False),
         ],
         on=On.PAGE,
     )
@@ -232,9 +239,8 @@ def pairs_table(
         rows.append([str(number), names[pair.first], *values, words.times(_ratio(pair), digits=3)])
     caption = caption or f"Each {noun(comparison)}: the ratio is the baseline's value over the candidate's"
     numbers = [Column(side, "number") for side in (*sides, "Ratio")]
-    return Table(
-        caption, [Column("Pair", "number"), Column("First"), *numbers], rows, folded=True, cards=False
-    )
+    header = [Column(_capital(noun(comparison)), "number"), Column("First"), *numbers]
+    return Table(caption, header, rows, folded=True, cards=False)
 
 
 def value_of(value: float, objective: Objective) -> str:
@@ -281,12 +287,14 @@ def _arms(comparison: Comparison) -> Section:
         [f"{comparison.confidence:.0%} interval", "", "", between or words.interval(comparison.ci)],
         ["blocks" if comparison.within else "pairs", "", "", _num_pairs(comparison)],
     ]
+    num_brief = len(rows) + NUM_OTHERS_ON_SCREEN
     for figure in others(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
         if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
             rows.append([(Span(text, "dim")) for text in (figure.label, *figure.texts, "")])
     header = [Column("", "text"), Column("baseline"), Column("candidate"), Column("" if is_proved else ratio)]
-    return Section("Both arms", [Table("Medians of the runs of each arm", header, rows, cards=False)])
+    table = Table("Medians of the runs of each arm", header, rows, cards=False, on=On.ALL_OF_IT)
+    return Section("Both arms", [replace(table, rows=rows[:num_brief], on=On.SCREEN), table])
 
 
 def _settings_of(settings: Sequence[Setting]) -> Lines:
@@ -311,19 +319,15 @@ def others(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
 
 
 def objective(comparison: Comparison) -> Figure:
-    """Show the compared objective of both arms.
+    """Show the compared objective of both arms, each as it was measured: the median of the arm's runs.
 
-    The candidate's value follows from the baseline's by the stated ratio. The ratio comes from pairs, so the
-    quotient of two medians would be another number beside it.
+    The stated ratio comes from pairs, so the quotient of the two medians may be another number.
     """
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
-    ratio = comparison.speedup if comparison.speedup and comparison.speedup > 0 else None
     if comparison.run.objective == "throughput":
         rates = [arm.samples_per_s for arm in arms]
         if unit != "sample":
             rates = [1 / arm.s_per_step if arm.s_per_step else None for arm in arms]
-        if rates[0] is not None and ratio is not None:
-            rates[1] = rates[0] * ratio
         return Figure.of(f"{unit}s/s", rates, words.rate)
     label = {
         "latency-p99": "a step, 99th percentile",
@@ -332,21 +336,29 @@ def objective(comparison: Comparison) -> Figure:
         "energy": f"energy a {unit}",
     }[comparison.run.objective]
     values = [arm.value for arm in arms]
-    if values[0] is not None and ratio is not None:
-        values[1] = values[0] / ratio
     return Figure.of(label, values, lambda value: words.value(value, comparison.run.objective, unit))
 
 
 def _notes(comparison: Comparison) -> list[Piece]:
     notes: list[Piece] = [Note(text, tone="dim", on=On.LONG) for text in _measured(comparison)]
-    notes += [
-        Note(void(voided), label=f"void: pair {voided.pair}", on=On.TERMINAL) for voided in comparison.voided
+    voided = [
+        Note(void(one), label=f"void: {noun(comparison)} {one.pair}", on=On.TERMINAL)
+        for one in comparison.voided
     ]
+    set_by: list[Piece] = []
     for change in comparison.set_by:
         kept = ", which dynotune prevented" if change.kept else ""
         said = f"{_change(change)} in {change.file}:{change.line}{kept}"
-        notes.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
-    return notes
+        set_by.append(Note((Span("set by the program: ", "dim"), said), on=On.TERMINAL))
+    return [*notes, *few(voided, "void"), *few(set_by, "set by the program")]
+
+
+def few(notes: Sequence[Piece], what: str) -> list[Piece]:
+    """Keep the first notes on a screen, which says how many more there are."""
+    left = len(notes) - NUM_NOTES_ON_SCREEN
+    rest = [replace(note, on=note.on & ~On.SCREEN) for note in notes[NUM_NOTES_ON_SCREEN:]]
+    more = [Note(f"{left} more {what}: --verbose shows all", tone="dim", on=On.SCREEN)] if left > 0 else []
+    return [*notes[:NUM_NOTES_ON_SCREEN], *rest, *more]
 
 
 def void(voided: Voided) -> Phrase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dynotune.report import delays, machine, own_option
 from dynotune.report.blocks import (
@@ -218,7 +219,12 @@ def _refuted(refuted: Sequence[Finding]) -> list[Piece]:
 def _jitter(diagnosis: Diagnosis) -> list[Piece]:
     findings = [finding for finding in diagnosis.findings if finding.kind == "jitter"]
     if findings:
-        return [_findings("Jitter", findings, diagnosis.command)]
+        section = _findings("Jitter", findings, diagnosis.command)
+        if len(findings) == len(diagnosis.findings):
+            return [section]
+        first = findings[0]
+        brief = f"Jitter: {first.id}, {cost(first)}. {prose(first.claim)}"
+        return [Note(brief, on=On.SCREEN), replace(section, on=On.ALL_OF_IT)]
     said = jitter_in_words(diagnosis)
     return [Section("Jitter", [Note(f"{said[0].upper()}{said[1:]}.")], on=On.ALL_OF_IT)] if said else []
 
@@ -272,18 +278,22 @@ def _some(ids: Sequence[str], num: int = 3) -> str:
 
 def _notes(diagnosis: Diagnosis) -> list[Piece]:
     notes = warnings(map(prose, diagnosis.notes), "note", on=On.LONG)
-    brief = warnings(map(prose, diagnosis.notes[:1]), "note", on=On.SCREEN)
+    num = len(diagnosis.notes)
+    noted = f"{num} note{'' if num == 1 else 's'}, " if num else ""
     more = Note(
-        "--verbose adds evidence, all remedies and notes, and what no rule could judge.",
+        f"--verbose adds {noted}evidence, all remedies, and what no rule could judge.",
         tone="dim",
         on=On.SCREEN,
     )
     on_page = warnings(map(prose, diagnosis.notes), "note") or [Note("Nothing was noted.")]
-    return [*notes, *brief, more, Section("Be wary of", on_page, on=On.PAGE)]
+    return [*notes, more, Section("Be wary of", on_page, on=On.PAGE)]
 
 
 def upper_bounds(found: Sequence[UpperBound] | Unknown) -> list[Piece]:
-    """Lay out a row for each part, and the bounds that follow from the parts; [] if no parts were timed."""
+    """Lay out a row for each part, and the bounds that follow from the parts; [] if no parts were timed.
+
+    A screen gets the bounds alone.
+    """
     if isinstance(found, Unknown):
         return _unknown("Upper bounds", found)
     if not found:
@@ -303,12 +313,11 @@ def upper_bounds(found: Sequence[UpperBound] | Unknown) -> list[Piece]:
     header = [Column("Part"), Column("A step", "number"), Column("", "number"), Column("")]
     bound = bound_in_words(found)
     table = Table("", header, rows, cards=False)
+    said = [Note(prose(bound))] if bound else []
+    aside = "what each part reaches alone, a step"
     return [
-        Section(
-            "Upper bounds",
-            [table, *([Note(prose(bound))] if bound else [])],
-            aside="what each part reaches alone, a step",
-        )
+        *(replace(note, on=On.SCREEN) for note in said),
+        Section("Upper bounds", [table, *said], aside=aside, on=On.ALL_OF_IT),
     ]
 
 
@@ -336,7 +345,10 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
 
 
 def forecasts(found: Sequence[Forecast] | Unknown) -> list[Piece]:
-    """Lay out a row for each change of the loader, with its predicted gain; [] if none was asked for."""
+    """Lay out a row for each change of the loader, with its predicted gain; [] if none was asked for.
+
+    A screen gets the best change alone.
+    """
     if isinstance(found, Unknown):
         return _unknown("Forecasts of the loader", found)
     if not found:
@@ -348,7 +360,12 @@ def forecasts(found: Sequence[Forecast] | Unknown) -> list[Piece]:
         times = [words.duration(each) for each in (row.loader_s, row.step_s, row.least_step_s)]
         rows.append([row.change, *times, "; ".join(filter(None, (row.setting, row.note)))])
     aside = "predicted, and the least that a step can take; compare proves it"
-    return [Section("Forecasts of the loader", [Table("", header, rows)], aside=aside)]
+    best = min(found, key=lambda row: row.step_s)
+    said = f"Predicted with {best.change}: a step takes {words.duration(best.step_s)}; compare proves it."
+    return [
+        Note(prose(said), on=On.SCREEN),
+        Section("Forecasts of the loader", [Table("", header, rows)], aside=aside, on=On.ALL_OF_IT),
+    ]
 
 
 def _unknown(what: str, unknown: Unknown) -> list[Piece]:

@@ -65,6 +65,8 @@ def spaced(parts: Iterable[RenderableType]) -> Group:
 class ShellCommand:
     """A command, wrapped over several lines, which a shell reads as one command.
 
+    A word that is longer than a line is left for the terminal to wrap: a line's end inside it would break it.
+
     Args:
         quoted: the command's words, quoted for a shell.
         indent: blanks before the first line.
@@ -78,7 +80,11 @@ class ShellCommand:
         line = " " * self.indent + first
         for word in rest:
             if cell_len(f"{line} {word} \\") > options.max_width:
-                yield Text(f"{line} \\", style="cyan", overflow="fold")
+                yield _unbroken(f"{line} \\")
                 line = " " * (self.indent + 1)
             line = f"{line} {word}"
-        yield Text(line, style="cyan", overflow="fold")
+        yield _unbroken(line)
+
+
+def _unbroken(line: str) -> Text:
+    return Text(line, style="cyan", no_wrap=True, overflow="ignore")

@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from dynotune.schema.memory import TermName
 
 # fmt: off
-_TERMS: dict[TermName, tuple[str, str]] = {
-    "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
-    "optimizer": ("optimizer states", "#8e4585"), "buffers": ("buffers", "#7cb342"),
-    "inputs": ("inputs", "#00838f"), "activations": ("activations", "#1565c0"),
-    "temporary": ("temporary buffers", "#64b5f6"), "kept": ("other tensors of the program", "#4db6ac"),
-    "workspaces": ("workspaces of cuBLAS", "#78909c"), "blocks": ("blocks in use", "#1565c0"),
-    "graph-pools": ("pools of CUDA graphs", "#d81b60"), "rounding": ("rounding by the allocator", "#9e9e9e"),
-    "cache": ("cache of the allocator", "#bdbdbd"),
-    "fragmentation": ("free between blocks in use", "#e64a19"),
-    "context": ("CUDA context, loaded modules, NCCL", "#90a4ae"), "unknown": ("unknown", "#c62828"),
+_TERMS: dict[TermName, tuple[str, str, str, str]] = {
+    "weights": ("weights", "█", "w", "#2e7d32"), "gradients": ("gradients", "▓", "g", "#c9a227"),
+    "optimizer": ("optimizer states", "▒", "o", "#8e4585"), "buffers": ("buffers", "▌", "b", "#7cb342"),
+    "inputs": ("inputs", "░", "i", "#00838f"), "activations": ("activations", "▚", "a", "#1565c0"),
+    "temporary": ("temporary buffers", "▞", "t", "#64b5f6"),
+    "kept": ("other tensors of the program", "▄", "e", "#4db6ac"),
+    "workspaces": ("workspaces of cuBLAS", "▂", "s", "#78909c"),
+    "blocks": ("blocks in use", "▆", "k", "#1565c0"),
+    "graph-pools": ("pools of CUDA graphs", "▀", "p", "#d81b60"),
+    "rounding": ("rounding by the allocator", "·", "r", "#9e9e9e"),
+    "cache": ("cache of the allocator", "▖", "c", "#bdbdbd"),
+    "fragmentation": ("free between blocks in use", "▘", "f", "#e64a19"),
+    "context": ("CUDA context, loaded modules, NCCL", "▙", "x", "#90a4ae"),
+    "unknown": ("unknown", "▛", "u", "#c62828"),
 }
 # fmt: on
 
@@ -69,9 +73,10 @@ OF_A_WINDOW = (
     Part("idle_other", "idle: other", "·", ".", "bold blue", "other"),
 )
 OF_MEMORY = {
-    name: Part(name, label, "█", label[0], colour, colour) for name, (label, colour) in _TERMS.items()
+    name: Part(name, label, glyph, letter, colour, colour)
+    for name, (label, glyph, letter, colour) in _TERMS.items()
 }
-"""Name and colour of each memory term."""
+"""Name, characters and colour of each memory term."""
 START = {
     state: Part(state, label, glyph, letter, style, fill)
     for state, label, glyph, letter, style, fill in (

@@ -1,6 +1,7 @@
 """Provide the console that prints every report, message and error."""
 
 import io
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,18 +44,37 @@ def _recorded(report: RenderableType, width: int) -> Console:
     return screen
 
 
+_BLANKS_AT_END = re.compile(" +\n")
+
+
 class _Console(Console):
     def __init__(self, **options: Any) -> None:
         # In a notebook's kernel rich would display each line as a cell's output of its own.
         super().__init__(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print without cutting lines at the width: only a command to paste has longer ones, which the
+        terminal wraps."""
+        super().print(*objects, **({"crop": False} | options))
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, without blanks at the ends of lines, where tables fill their last column."""
+        blanks: list[Segment] = []
         for segment in super().render(renderable, options):
-            yield (
-                segment
-                if segment.control or _prints(segment.text)
-                else segment._replace(text=_drawn(segment.text))
-            )
+            if segment.control:
+                yield from (*blanks, segment)
+                blanks = []
+                continue
+            text = segment.text if _prints(segment.text) else _drawn(segment.text)
+            text = _BLANKS_AT_END.sub("\n", text)
+            shown = text.rstrip(" ")
+            if shown:
+                yield from () if shown.startswith("\n") else blanks
+                blanks = []
+                yield segment._replace(text=shown)
+            if len(shown) < len(text):
+                blanks.append(segment._replace(text=text[len(shown) :]))
+        yield from blanks
 
 
 def _prints(text: str) -> bool:

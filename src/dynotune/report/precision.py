@@ -29,7 +29,7 @@ def layout(found: Precision) -> Report:
     rows: list[list[Cell]] = [[*own, *([_memory(found.peak_bytes)] if has_memory else [])]]
     made = [arm for arm in found.arms if arm.speed is not None or arm.results is not None]
     for arm in made:
-        speed = "" if arm.speed is None else f"{words.speedup(arm.speed)} ({words.interval(arm.speed.ci)})"
+        speed = "" if arm.speed is None else _speed(arm.speed)
         memory = [_memory(arm.peak_bytes)] if has_memory else []
         rows.append([arm.name, speed, _error(arm.results), *memory])
     lines = [*map(in_words, made), *_not_made(found)]
@@ -77,7 +77,7 @@ def _use(found: Precision) -> list[CommandLine]:
 
 def in_words(arm: PrecisionArm) -> str:
     """Write a precision's result as `bf16: 1.90× faster; errors 300× larger, as expected of bf16.`"""
-    results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
+    results, parts = arm.results, ["speed unknown" if arm.speed is None else words.answered(arm.speed)[0]]
     if results is None or not results.reference:
         against = (
             "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"
@@ -88,7 +88,8 @@ def in_words(arm: PrecisionArm) -> str:
         parts.append("results no worse")
     elif results.ok and results.baseline_error:
         times = results.difference / results.baseline_error
-        parts.append(f"errors {words.count(times)}× larger, as expected of {arm.name}")
+        larger = f"{words.count(times)}× larger" if times >= 1.005 else "no larger"
+        parts.append(f"errors {larger}, as expected of {arm.name}")
     if results is not None and not results.ok:
         parts.append(f"do not use it here: {results.reason.rstrip('.')}")
     if arm.metric is not None:
@@ -130,6 +131,11 @@ def boundary_in_words(found: Precision) -> str:
     return f"Worth it here: {words.settings(best.settings, separator=' ')}." + (
         "" if is_proved else " Whether your task stands its errors, --metric says."
     )
+
+
+def _speed(speed: Comparison) -> str:
+    between = f" ({words.interval(speed.ci)})" if speed.ci is not None else ""
+    return f"{words.speedup(speed)}{between}"
 
 
 def _error(results: Guarded | None) -> str:

@@ -60,6 +60,7 @@ GRID_KINDS = {"text": "text", "code": "text", "whole": "whole", "number": "figur
 WIDEST_BAR, WIDEST_BAR_IN_A_CELL = 100, 60
 WIDTH_OF_TWO_COLUMNS = 78
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
+NUM_PREDICTED_ON_SCREEN = 1
 LONGEST_COMMAND = 4000
 
 
@@ -74,10 +75,16 @@ def shown(report: Report, medium: On | None = None) -> RenderableType:
     pieces: list[RenderableType] = []
     for at, block in enumerate(blocks):
         # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
-        pieces += [Text()] if at and not (block is use and isinstance(blocks[at - 1], (Note, _Notes))) else []
+        pieces += [Text()] if at and not _follows(block, blocks[at - 1], use, medium) else []
         pieces.append(_shown(block, medium))
     pieces += [Text()] if blocks and not (medium is On.SCREEN and use.lines) else []
     return Group(*pieces, _fields([("verdict", _answer(report))]))
+
+
+def _follows(block: Piece, before: Piece, use: Piece, medium: On) -> bool:
+    """Return whether no empty line stands before a block; a screen has none to spare for notes."""
+    is_note, after_note = isinstance(block, (Note, _Notes)), isinstance(before, (Note, _Notes))
+    return (block is use and after_note) or (is_note and medium is On.SCREEN)
 
 
 def _answer(report: Report) -> Text:
@@ -347,7 +354,9 @@ def _finding(item: Item, medium: On, *, only_remedy: bool = False) -> Renderable
     grid = _title_of(item)
     lines = [text_of(item.remedy)] if only_remedy else _lines(item, medium)
     grid.add_row("", Text("\n").join(lines))
-    predicted = [Text(f"  {_plain(line)}", style="dim") for line in item.predicted]
+    few = [] if only_remedy else item.predicted[:NUM_PREDICTED_ON_SCREEN]
+    foretold = few if medium is On.SCREEN else item.predicted
+    predicted = [Text(f"  {_plain(line)}", style="dim") for line in foretold]
     return Group(grid, *predicted, *_commands(item.commands, named=False))
 
 

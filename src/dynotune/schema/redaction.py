@@ -35,7 +35,8 @@ _WORD = (
 _NAME = rf"(?:[\w.-]{{0,80}}?{_WORD})"
 # Switches, small numbers, placeholders, and shell substitutions are not secrets.
 _NONE = (
-    r"(?!@redacted|\\?[\"']?\$\(|(?:(?-i:WORD|SECRET|TOKEN|VALUE)|[0-9]{1,3}|true|false|yes|no|on|off|none|null|auto"
+    r"(?!@redacted|(?:\\?[\"']?\$\([^()\n]{1,400}\)"
+    r"|(?-i:WORD|SECRET|TOKEN|VALUE)|[0-9]{1,3}|true|false|yes|no|on|off|none|null|auto"
     r"|@unset|\{\w{1,80}\}|\\?\$\{?\w{1,80}\}?)"
     r"(?:\\?[\"'\s,;&)\]]|$))"
 )

@@ -343,7 +343,7 @@ def test_an_arm_that_failed_and_a_comparison_that_is_open_say_so_first():
     )
     text = Reading(page(answers.undecided())).text
     assert "Undecided speed-up 0.97× to 1.07× at 95%, on 4 blocks" in text
-    assert "Undecided: 22 pairs would likely settle it, with loader.num_workers=8" in text
+    assert "Undecided: 22 blocks would likely settle it, with loader.num_workers=8" in text
 
 
 def test_a_diagnosis_begins_with_what_limits_the_program_and_each_finding_with_one_thing_to_do():
@@ -401,12 +401,29 @@ def test_failed_command_ends_in_the_same_words_when_written_as_page_or_markdown(
         assert f"It failed in the candidate (loader.num_workers=8 precision.autocast=bf16), {said}" in text
 
 
+def test_page_and_markdown_say_what_a_finding_explains():
+    assert "Explains loader-bound." in Reading(page(answers.diagnosis())).text
+    assert "Explains loader-bound." in markdown(answers.diagnosis())
+
+
+def test_page_calls_the_runs_before_a_search_by_a_name_that_readers_know():
+    assert "pilots" not in page(studies.rich()) and "first runs" in page(studies.rich())
+
+
 def test_many_findings_and_long_lines_make_a_small_page():
     one = answers.diagnosis().findings[0]
     long = msgspec.structs.replace(one, evidence=["x" * 2000] * 40, claim="y" * 4000, remedy="z" * 4000)
     text = page(answers.diagnosis(findings=[long] * 60, notes=["n" * 4000]))
     assert len(text) < 2_000_000
     assert "20 more: --json has all." in Reading(text).text
+
+
+def test_long_lines_of_a_failed_command_make_a_small_page():
+    comparison = answers.failed()
+    failed = msgspec.structs.replace(comparison.failed, last_lines=["x" * 20_000] * 40)
+    long = msgspec.structs.replace(comparison, failed=failed)
+    for write_ in (page, markdown):
+        assert len(write_(long)) < len(write_(comparison)) + 50_000 and "x" * 900 in write_(long)
 
 
 MADE = [studies.rich, *DEGENERATE, answers.comparison, answers.failed, answers.undecided]

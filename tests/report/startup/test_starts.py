@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from dynotune.report import on_terminal
+from dynotune.report.page.html import markdown
 from dynotune.report.startup.starts import StartProgress
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Ratio, StartBlock, VoidBlock
@@ -30,6 +31,21 @@ def test_the_answer_its_interval_and_what_follows_are_shown():
     assert "The budget is used up." in text
     assert "A warm cache saves 15 s" in text
     assert "TORCHINDUCTOR_CACHE_DIR=/path" in text
+
+
+def test_answer_of_starts_names_no_phase_when_only_the_rest_took_time():
+    blocks = [StartBlock([replace(start, phases={"other": start.value_s}) for start in BLOCK.starts])]
+    assert "A start takes 5 s with warm caches. A cold" in shown(replace(FOUND, blocks=blocks))
+
+
+def test_ratio_of_starts_stands_alone_when_it_has_no_interval():
+    text = " ".join(shown(FOUND).split())
+    assert "off over warm 1.20× undecided, 4 blocks" in text and "(unknown)" not in text
+
+
+def test_markdown_of_starts_lists_the_phases_below_the_state_of_the_caches():
+    _, _, below = markdown(FOUND).partition("With caches warm:\n\n")
+    assert below.startswith("- torch import: 1.50 s\n- the rest: 5.00 s\n")
 
 
 def test_starts_report_has_no_ratio_and_no_interval_when_nothing_was_measured():

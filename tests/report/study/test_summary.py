@@ -71,6 +71,20 @@ def with_a_finding_in_the_code(made: Any) -> Study:
     return msgspec.structs.replace(study, diagnosis=studies.diagnosis(findings=[IN_THE_CODE]))
 
 
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        ("Nothing is proved: none was measured.", "verdict  Nothing is proved: none was measured."),
+        ("Nothing helps: a=1 is slower.", "verdict  Nothing helps: a=1 is slower."),
+        ("There was nothing to try.", "verdict  Nothing proved: There was nothing to try."),
+        ("", "verdict  Nothing proved: No setting was proved to help."),
+    ],
+)
+def test_verdict_says_once_that_nothing_is_proved(verdict: str, shown: str) -> None:
+    study = msgspec.structs.replace(studies.one_candidate(), verdict=verdict)
+    assert text_of(study).splitlines()[-1] == shown
+
+
 @pytest.mark.parametrize("made", [studies.only_failures, studies.one_candidate])
 def test_study_summary_shows_what_only_the_code_can_do_when_no_setting_is_proved(made: Any) -> None:
     text = text_of(with_a_finding_in_the_code(made))

@@ -1,6 +1,6 @@
 """The writer of Markdown, for issues, pull requests and job summaries.
 
-It draws nothing: tables have the numbers.
+It draws nothing: bars are lists of names and figures, and tables have the other numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from dynotune.report.blocks import (
     Bar,
+    Bars,
     Cell,
     CommandLine,
     Commands,
@@ -85,6 +86,10 @@ def _block(block: Piece) -> list[str]:
             return _lines(block.lines)
         case Table():
             return _table(block.without_empty())
+        case Bars():
+            return [
+                "\n".join(f"- {_text(row.name)}: {_text(row.figure)}" for row in block.rows if row.figure)
+            ]
         case Findings():
             items = block.items[: block.most]
             left = len(block.items) - len(items)
@@ -121,6 +126,7 @@ def _finding(item: Item, number: int) -> list[str]:
     parts += _lines(item.commands)
     parts.append("\n".join(f"- {_text(line)}" for line in item.predicted))
     parts.append("\n".join(f"- {_phrase(line)}" for line in item.evidence))
+    parts += [f"Explains {_text(', '.join(item.also))}."] if item.also else []
     return parts + [f"{_text(name)}: {_text(said)}" for name, said in item.about]
 
 

@@ -128,9 +128,10 @@ def _answer(startup: Startup) -> Answer:
 
 
 def _longest(starts: Sequence[Start]) -> tuple[str, float]:
-    """Return the longest phase of these starts in words with the module that takes most of imports, and its
-    seconds."""
-    known = {phase: took for phase in PHASES if isinstance(took := phase_s(starts, phase), float)}
+    """Return the longest named phase of these starts in words, with the module that takes most of imports,
+    and its seconds; ("", 0.0) if no phase took time."""
+    known = {phase: took for phase in PHASES if isinstance(took := phase_s(starts, phase), float) and took}
+    known.pop("other", None)  # "the rest" says nothing
     if not known:
         return "", 0.0
     phase: Phase = max(known, key=lambda name: known[name])
@@ -148,7 +149,7 @@ def _ratio(ratio: Ratio) -> tuple[str, tuple[str | Span, ...]]:
     said = f"warm is {verdict}" if verdict in ("faster", "slower") else verdict
     return what, (
         Span(f"{words.times(ratio.ratio)} " if measured else "", "strong"),
-        f"({words.interval(ratio.ci)}) " if measured else "",
+        f"({words.interval(ratio.ci)}) " if ratio.ci is not None else "",
         Span(said, VERDICT_TONES[ratio.verdict]),
         f", {ratio.num_blocks} blocks",
         Span(f"  {ratio.reason}" if ratio.reason else "", "dim"),

@@ -45,7 +45,8 @@ def headline(study: Study) -> Answer:
 
 
 def _open(large: str, rest: str, sentence: str) -> Answer:
-    beside = "" if sentence.startswith(large) else f"{large}: "
+    # "Nothing is proved: …" says "Nothing proved" itself.
+    beside = "" if sentence.partition(" ")[0] == large.partition(" ")[0] else f"{large}: "
     line = prose(f"{beside}{sentence}" if sentence else f"{large}: {rest}.")
     return Answer(large=large, rest=rest, sentence=sentence, line=line, tone="wary")
 

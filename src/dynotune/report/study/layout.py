@@ -49,7 +49,8 @@ NUM_IN_BRIEF = 4
 NUM_SETTINGS = 12
 NUM_NAMES = 4
 """Settings without a measurement that have one reason share a row, which names the first ones."""
-LONGEST_REASON = 400
+NUM_UNMEASURED_IN_BRIEF = 2
+LONGEST_REASON, LONGEST_REASON_IN_BRIEF = 400, 80
 NEXT = ("resume", "run", "prove", "more-time")
 """Kinds of commands to type after a study."""
 
@@ -268,20 +269,19 @@ def _unmeasured(rows: Sequence[Tried], num_shown: int) -> list[Piece]:
     alike: dict[tuple[str, str], list[Tried]] = {}
     for row in rows:
         alike.setdefault((row.word, row.reason), []).append(row)
-    cells: list[list[Cell]] = [
-        [
-            Span(word, settings[0].look.tone),
-            (
-                _names([row.candidate.id for row in settings]),
-                Span(f"  {prose(reason, longest=LONGEST_REASON)}", "dim"),
-            ),
-        ]
-        for (word, reason), settings in alike.items()
-    ]
+    cells, brief = (
+        [_fate_of(word, rows, prose(reason, longest=longest)) for (word, reason), rows in alike.items()]
+        for longest in (LONGEST_REASON, LONGEST_REASON_IN_BRIEF)
+    )
     header = [Column("", "whole"), Column("")]
-    brief = cells[: max(1, NUM_IN_BRIEF - num_shown)]
+    room = max(1, min(NUM_UNMEASURED_IN_BRIEF, NUM_IN_BRIEF - num_shown))
     whole = Table("", header, cells, most=NUM_SETTINGS, all_by="report.html has all", on=On.LONG)
-    return [Table("", header, brief, on=On.SCREEN), whole] if cells else []
+    return [Table("", header, brief[:room], on=On.SCREEN), whole] if cells else []
+
+
+def _fate_of(word: str, settings: Sequence[Tried], reason: str) -> list[Cell]:
+    names = _names([row.candidate.id for row in settings])
+    return [Span(word, settings[0].look.tone), (names, Span(f"  {reason}", "dim"))]
 
 
 def _names(ids: Sequence[str]) -> str:
@@ -302,8 +302,13 @@ def _in_the_code(study: Study) -> list[Piece]:
     finding = _mended_in_the_code(study)
     if finding is None:
         return []
-    lines = [prose(finding.claim), place(finding.where), prose(finding.remedy)]
-    return [Section("In the code", [Note(Lines(tuple(filter(None, lines))))], aside=cost(finding))]
+    claim, where, remedy = prose(finding.claim), place(finding.where), prose(finding.remedy)
+    # On a screen the verdict below names the place.
+    notes = [
+        Note(Lines(tuple(filter(None, lines))), on=on)
+        for lines, on in (((claim, remedy), On.SCREEN), ((claim, where, remedy), On.ALL_OF_IT))
+    ]
+    return [Section("In the code", notes, aside=cost(finding))]
 
 
 def _worth(study: Study) -> list[Piece]:

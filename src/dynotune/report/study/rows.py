@@ -46,7 +46,7 @@ KINDS: dict[Kind, Look] = {
 """The fates in the order in which reports list them."""
 
 PHASES: dict[Phase, str] = {
-    "pilot": "pilots",
+    "pilot": "first runs",
     "switch": "within one process",
     "prune": "with and without each",
     "confirm": "confirmation",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from dynotune.report.blocks import Cell, Column, Forest, Interval, Marked, Note, On, Piece, Section, Table
-from dynotune.report.comparison import NOTHING, pairs_table, sound_interval
+from dynotune.report.comparison import NOTHING, noun, pairs_table, sound_interval
 from dynotune.report.places import prose
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.tested import tested_findings
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Estimate, Study
@@ -36,7 +37,7 @@ def settings(study: Study) -> Table:
 
 def _setting(row: Tried) -> list[Cell]:
     effect = f"Effect: {row.candidate.effect}." if row.candidate.effect in ("numerics", "semantics") else ""
-    reason = f"{row.reason.rstrip('.')}." if row.reason else ""
+    reason = f"{prose(row.reason).rstrip('.')}." if row.reason else ""
     why = " ".join(filter(None, [reason, effect])) or NOTHING
     return [row.candidate.id, _fate(row), *_ratio(row.alone), _from(row.alone), why]
 
@@ -121,29 +122,39 @@ def bounds(study: Study) -> Section:
 
 
 def confirmation(study: Study) -> Section:
-    """Lay out the pairs that prove the recipe, as a picture and as a table."""
+    """Lay out the turns of the proof, pairs or blocks, as a picture and as a table."""
     confirmed = study.confirmed
     if confirmed is None or not confirmed.pairs:
         return Section("Confirmation", [], on=On.PAGE)
+    turn = noun(confirmed)
     pairs = [pair for pair in confirmed.pairs if pair.candidate_s > 0]
     ratios = [pair.baseline_s / pair.candidate_s for pair in pairs]
     rows = [
-        Interval("", f"pair {at}", ratio, None, "○", "dim", (words.times(ratio), ""))
+        Interval("", f"{turn} {at}", ratio, None, "○", "dim", (words.times(ratio), ""))
         for at, ratio in enumerate(ratios, start=1)
     ]
     if confirmed.speedup is not None and confirmed.speedup > 0:
         figures = (words.speedup(confirmed), f"({words.interval(confirmed.ci)})" if confirmed.ci else "")
         ci = sound_interval(confirmed.ci)
         rows.insert(0, Interval("", "all", confirmed.speedup, ci, "●", "good", figures))
-    forest = Forest("The recipe's speed-up with its interval, and each pair", rows, confirmed.margin)
-    caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
-    sides = (study.begun.capitalize(), "With the recipe")
-    said = Note(f"The recipe against the command {study.begun}, on pairs that played no part in any choice.")
-    return Section(
-        "Confirmation",
-        [said, forest, pairs_table(confirmed, sides, ("written", "recipe"), caption)],
-        on=On.PAGE,
-    )
+    what, owner = ("recipe", "recipe's") if study.recipe else ("settings", "settings'")
+    forest = Forest(f"The {owner} speed-up with its interval, and each {turn}", rows, confirmed.margin)
+    caption = f"Each {turn} of the confirmation ({study.unit})" if study.unit else f"Each {turn}"
+    sides = (study.begun.capitalize(), f"With the {what}")
+    table = pairs_table(confirmed, sides, ("written", what), caption)
+    return Section("Confirmation", [Note(_confirmed_by(study, confirmed)), forest, table], on=On.PAGE)
+
+
+def _confirmed_by(study: Study, confirmed: Comparison) -> str:
+    """Say what was compared with what, and whether these turns had a part in choosing it, as blocks have."""
+    compared = "The recipe" if study.recipe else words.settings(confirmed.candidate_settings, separator=" ")
+    if confirmed.within:
+        turns = "in blocks within one process: those of the search, which had a part in the choice"
+    else:
+        turns = "on pairs that played no part in any choice"
+        if confirmed.pooled and confirmed.blocks is not None:
+            turns += f". The interval is of them and of {len(confirmed.blocks.pairs)} blocks, which did"
+    return f"{compared} against the command {study.begun}, {turns}."
 
 
 def results(study: Study) -> Section:
@@ -203,7 +214,7 @@ def _failures(study: Study) -> Table:
     rows = []
     for trial in found[:MOST_FAILURES]:
         ended, why = "void" if trial.void else trial.ended, trial.void or trial.detail or NOTHING
-        rows.append([trial.arm or study.begun, PHASES[trial.phase], ended, why])
+        rows.append([trial.arm or study.begun, PHASES[trial.phase], ended, prose(why)])
     more = _more(len(found), MOST_FAILURES)
     return Table("Runs that are void or gave no measurement", header, rows, more=more, folded=True)
 

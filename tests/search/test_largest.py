@@ -85,6 +85,20 @@ def test_failed_run_breaks_the_limits_when_smaller_values_hold():
     assert (found.end, found.largest, found.refuted) == ("proved", 1, 2)
 
 
+def test_value_stays_open_when_its_runs_took_too_long():
+    late = ValueRun(value=2, run="", cut_off="The run took longer than 96 s.")
+    assert late.verdict(LIMITS) == "open"
+    found = search([run(1, 0.1), run(1, 0.1), late, late, late, late], LIMITS, least=1, most=2)
+    assert (found.end, found.largest, found.refuted) != ("proved", 1, 2)
+    assert found.refuted is None
+
+
+def test_run_is_open_when_a_limit_was_not_measured():
+    known = run(1, 0.1)
+    assert known.verdict([*LIMITS, Limit("latency-growth", 0.04)]) == "open"
+    assert run(1, 2.0).verdict([*LIMITS, Limit("latency-growth", 0.04)]) == "breaks"
+
+
 def test_proved_counts_only_values_with_two_runs_when_the_time_was_over():
     runs = [run(1, 0.1), run(1, 0.1), run(2, 0.3), run(5, 2.0), run(4, 2.0), run(4, 2.0)]
     assert proved(runs, LIMITS) == (1, 4)
@@ -98,7 +112,8 @@ def test_proved_counts_only_values_with_two_runs_when_the_time_was_over():
         (Limit("frame-rate", 24.75), (24.8, 24.6, 25.0), "open"),
         (Limit("memory", 10.0), (9.0, 9.0, 9.0), "holds"),
         (Limit("memory", 10.0), (11.0, 10.5, 11.5), "breaks"),
-        (Limit("latency-growth", 0.04), (0.5, -0.1, 1.0), "holds"),
+        (Limit("latency-growth", 0.04), (0.01, -0.1, 0.03), "holds"),
+        (Limit("latency-growth", 0.04), (0.01, -0.1, 1.0), "open"),
         (Limit("latency-growth", 0.04), (0.5, 0.1, 1.0), "breaks"),
     ],
 )

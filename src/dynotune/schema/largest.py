@@ -142,8 +142,8 @@ class LargestValue(msgspec.Struct, frozen=True, kw_only=True):
             streams, or if their parts could not be told apart.
         end: `proved`: the largest value held in two runs or more, also by their spread, and `refuted` broke a
             limit in as many.
-            `ceiling`: `most` holds. `none`: not even `least` holds. `open`: runs at `least` contradict each
-            other. `budget`: the time was over before.
+            `ceiling`: `most` holds. `none`: not even `least` holds. `open`: the most runs of a search, or
+            of its values, did not decide. `budget`: the time was over before.
         largest: largest value that held in each of at least two runs; None if none did.
         refuted: smallest value above it that broke a limit in each of at least two runs.
         undecided: values between the two whose runs contradict each other or the limit lies in their

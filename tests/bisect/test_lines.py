@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from dynotune.bisect.ends import line_of
 from dynotune.bisect.line import NotMade
 from dynotune.bisect.packages import Environments, Versions
 from dynotune.bisect.revisions import Revisions
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from lab.bisected import commit, git
@@ -96,12 +97,25 @@ def test_line_is_refused_when_the_good_end_is_on_another_branch(history):
         ("package.x=1", "package.y=1", "no ends of one kind"),
         ("git.ref=v0", "git.ref=v0", "Both ends are the same"),
         ("a.json", "b.json", "no ends of one kind"),
-        ("git.ref=nothing", "git.ref=v1", "git rev-parse"),
+        ("git.ref=nothing", "git.ref=v1", "knows no revision 'nothing'"),
+        ("git.ref=-x", "git.ref=v1", "knows no revision '-x'"),
     ],
 )
 def test_ends_are_refused_when_they_make_no_line(history, tmp_path, good, bad, why):
     with pytest.raises(UsageError, match=why):
         line_of(good, bad, run_in(history), tmp_path)
+
+
+@needs_git
+def test_line_and_change_are_plain_text_when_subjects_and_configuration_are_unusual(tmp_path):
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    git(tmp_path, "config", "color.ui", "always")
+    for number, subject in enumerate(("First", "Two\u2028lines", "Form\x0cfeed")):
+        (tmp_path / "train.py").write_text(f"print({number})\n")
+        commit(tmp_path, subject)
+    line = Revisions("HEAD~2", "main", tmp_path)
+    assert [point.title for point in line.points] == ["First", "Two\u2028lines", "Form\x0cfeed"]
+    assert "train.py | 2 +-" in " ".join(line.changed(0, 1)) and "\x1b" not in "".join(line.changed(0, 1))
 
 
 # Versions
@@ -154,21 +168,83 @@ def test_environment_puts_its_packages_before_the_commands_own(tmp_path, monkeyp
     def call(words):
         called.append(list(words))
         if "venv" in words:
-            (tmp_path / "made" / "einops-0.7.0").mkdir(parents=True)
+            Path(words[-1]).mkdir(parents=True)
         return str(tmp_path / "site") if words[1] == "-c" else ""
 
     (tmp_path / "site").mkdir()
     monkeypatch.setattr(environments, "_call", call)
     (setting,) = environments.settings({"einops": "0.7.0"})
-    assert str(setting) == f"python={tmp_path}/made/einops-0.7.0/bin/python"
+    assert Path(str(setting.value)).relative_to(tmp_path / "made").parts[1:] == ("bin", "python")
     assert called[-1][-4:] == ["--quiet", "--only-binary", ":all:", "einops==0.7.0"]
     assert "addsitedir" in (tmp_path / "site" / "the_commands_own.pth").read_text()
 
 
 def test_environment_is_not_made_when_the_version_has_no_wheel(tmp_path, monkeypatch):
     environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
-    with pytest.raises(NotMade, match="exit"):
-        environments._call([sys.executable, "-c", "import sys; sys.exit('ERROR: exit')"])
+    gone = "ERROR: No matching distribution found for x==9"
+    with pytest.raises(NotMade, match="No matching"):
+        environments._call([sys.executable, "-c", f"import sys; sys.exit({gone!r})"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[Errno 28] No space left on device",
+        "WARNING: Retrying after connection broken by 'x'\nERROR: No matching distribution found for x==9",
+    ],
+)
+def test_environment_is_no_fault_of_the_version_when_pip_fails_for_another_reason(tmp_path, said):
+    environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
+    with pytest.raises(CannotRunHere):
+        environments._call([sys.executable, "-c", f"import sys; sys.exit({said!r})"])
+
+
+def test_versions_say_what_to_do_when_the_index_has_none(tmp_path, monkeypatch):
+    environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
+
+    def call(words):
+        if "index" in words:
+            raise NotMade("No matching distribution found for tqdm")
+        return ""
+
+    monkeypatch.setattr(environments, "_call", call)
+    with pytest.raises(CannotRunHere, match="No versions of tqdm") as refused:
+        environments.versions("tqdm")
+    assert "PIP_INDEX_URL" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("/precious", "1"),
+        ("../precious", "1"),
+        ("--index-url=http://x", "1"),
+        ("evil @ https://x/e.whl#", "1"),
+        ("numpy", "/precious"),
+        ("numpy", "1 @ file:///x"),
+        ("numpy", ""),
+    ],
+)
+def test_environment_is_refused_before_anything_is_called_when_a_name_or_version_is_none(
+    tmp_path, monkeypatch, name, version
+):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
+    monkeypatch.setattr(environments, "_call", lambda words: pytest.fail(f"called {words}"))
+    name = name.replace("/precious", str(precious))
+    with pytest.raises(UsageError, match="no package or version"):
+        environments.settings({name: version.replace("/precious", str(precious))})
+    assert precious.is_dir()
+
+
+def test_environments_lie_in_their_folder_under_names_of_their_own_when_pins_differ(tmp_path, monkeypatch):
+    environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    pins = [{"a": "1"}, {"a": "2"}, {"a": "1", "b": "1"}, {"a-1_b": "1"}]
+    pythons = [Path(str(environments.settings(each)[0].value)) for each in pins]
+    assert len(set(pythons)) == 4
+    assert {python.parents[2] for python in pythons} == {tmp_path / "made"}
 
 
 def test_ends_are_refused_when_no_python_belongs_to_the_command(tmp_path):
@@ -189,6 +265,41 @@ def test_each_point_makes_one_more_of_the_differences():
     assert [str(setting) for setting in line.settings(0)] == ["env.OMP_NUM_THREADS=8"]
     assert [str(setting) for setting in line.settings(2)] == ["env.OMP_NUM_THREADS=@unset"]
     assert made.asked == [{"numpy": "1.26.4"}, {"numpy": "2.1.0"}]
+
+
+def test_variable_is_not_switched_when_it_may_do_more_than_tune():
+    good = {
+        "env.LD_PRELOAD": None,
+        "env.NCCL_NET_PLUGIN": "/a",
+        "env.OMP_NUM_THREADS": "8",
+        "env.MKL_NUM_THREADS": "2",
+    }
+    bad = {"env.LD_PRELOAD": "/tmp/evil.so", "env.OMP_NUM_THREADS": "4", "env.MKL_NUM_THREADS": "/tmp/x"}
+    line = Differences(good, bad, None)
+    assert [point.name for point in line.points[1:]] == ["env.OMP_NUM_THREADS"]
+    assert [str(setting) for setting in line.settings(1)] == ["env.OMP_NUM_THREADS=4"]
+    left = " ".join(line.not_switched)
+    assert all(name in left for name in ("LD_PRELOAD", "NCCL_NET_PLUGIN", "MKL_NUM_THREADS"))
+    assert "--set tries it" in left
+
+
+def test_torch_is_not_switched_when_only_its_build_differs():
+    facts = [
+        {"torch.version": f"2.9.1+{build}", "package.numpy": version}
+        for build, version in (("cu118", "1.26.4"), ("cu128", "2.1.0"))
+    ]
+    line = Differences(*facts, FakeEnvironments())
+    assert [point.name for point in line.points[1:]] == ["package.numpy"]
+    assert line.not_switched == [
+        "torch.version: 2.9.1+cu118 → 2.9.1+cu128 (two builds of one version: the package index has one)"
+    ]
+
+
+def test_point_says_which_build_is_installed_when_the_file_names_another():
+    line = Differences({"torch.version": "2.8.0+cu118"}, {"torch.version": "2.9.1+cu118"}, FakeEnvironments())
+    assert line.points[1].title == (
+        "torch.version: 2.8.0+cu118 → 2.9.1+cu118 (installed: 2.8.0 → 2.9.1, as the index builds them)"
+    )
 
 
 def test_torch_of_another_build_is_its_released_version():

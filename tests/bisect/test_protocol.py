@@ -10,9 +10,10 @@ import pytest
 
 from dynotune import bisect
 from dynotune.bisect import protocol
+from dynotune.bisect.line import NotMade
 from dynotune.measure.bench import Interrupted
 from dynotune.report import as_text, on_terminal
-from dynotune.schema.errors import CommandFailed
+from dynotune.schema.errors import CannotRunHere, CommandFailed, NoStep
 from lab.bisected import planted, simulated
 
 
@@ -95,6 +96,39 @@ def test_resumed_search_goes_on_after_the_last_comparison(tmp_path):
     found, _ = simulated(folder, times, sd=0.01, seed=2)
     assert [step.candidate for step in found.steps[:2]] == made and found.first_bad == 23
     assert bisect.FILE == "bisection.json"
+
+
+@pytest.mark.parametrize("error", [NotMade("gone"), NoStep("no step")])
+def test_point_is_skipped_when_it_cannot_be_measured_itself(tmp_path, error):
+    compared = protocol._Search._compared
+
+    def at_middle(search, name, *points, **more):
+        if name == "step-32":
+            raise error
+        return compared(search, name, *points, **more)
+
+    with mock.patch.object(protocol._Search, "_compared", at_middle):
+        found, _ = simulated(tmp_path / "a", planted(65, 23, 0.2), sd=0.01, seed=1)
+    assert found.first_bad == 23
+    assert [step.reason for step in found.steps if step.side == "skipped"] == [error.message]
+
+
+def test_search_stops_and_skips_no_point_when_the_machine_is_in_use(tmp_path):
+    compared = protocol._Search._compared
+
+    def in_use(search, name, *points, **more):
+        if name != "ends":
+            raise CannotRunHere("Another measurement is running.")
+        return compared(search, name, *points, **more)
+
+    with (
+        mock.patch.object(protocol._Search, "_compared", in_use),
+        pytest.raises(CannotRunHere, match="Another measurement") as stopped,
+    ):
+        simulated(tmp_path / "a", planted(65, 23, 0.2), sd=0.01, seed=1)
+    assert "--resume" in stopped.value.hint
+    found, _ = simulated(tmp_path / "a", planted(65, 23, 0.2), sd=0.01, seed=1)
+    assert found.first_bad == 23 and not any(step.side == "skipped" for step in found.steps)
 
 
 def test_report_says_the_answer_its_size_and_the_bound(tmp_path):

@@ -71,17 +71,26 @@ def test_limit_is_refused_when_it_has_no_bound(text):
         limit_of(text)
 
 
-def test_plan_proves_a_value_when_a_program_marks_its_frames(user):
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ["--fps", "25", "--window", "1s"],
+        pytest.param(["--fps", "25", "--deadline", "35ms", "--window", "6s"], marks=pytest.mark.long),
+    ],
+)
+def test_plan_proves_a_value_when_a_program_marks_its_frames(user, limits):
     user.write("serve.py", SERVE)
-    options = ["--fps", "25", "--deadline", "35ms", "--window", "1s", "--least", "3", "--most", "3"]
+    options = [*limits, "--least", "3", "--most", "3"]
     kept = ["--run-dir", str(user.runs), "--no-lock", "--json", "plan.json", "--fail-under", "4"]
     ran = user.types("plan", "streams", *options, *kept, "--", sys.executable, "serve.py", "{streams}")
     assert ran.returncode == 1, ran.stderr
     found = json.loads((user.cwd / "plan.json").read_text())
     assert (found["end"], found["largest"]) == ("ceiling", 3), ran.stdout
     assert {run["serving"]["source"] for run in found["runs"]} == {"marks"}
-    latency = next(one for one in found["runs"][0]["measured"] if one["quantity"] == "frame-latency-p99")
-    assert latency["value"] >= 0.03
+    measured = {one["quantity"]: one["value"] for one in found["runs"][0]["measured"]}
+    assert measured["frame-rate"] > 25
+    if "--deadline" in limits:
+        assert measured["frame-latency-p99"] >= 0.03
     assert "streams = 3 holds in 2 runs" in " ".join(ran.stdout.split())
 
 

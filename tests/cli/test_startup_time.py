@@ -7,6 +7,11 @@ import sys
 import msgspec
 import pytest
 
+from dynotune.cli.startup import gate_code
+from dynotune.schema import document
+from dynotune.schema.run import RunSpec
+from dynotune.schema.startup import StartChange, Startup
+
 from .conftest import TRAIN
 
 # What it keeps makes its next start another one, and no file of the user's is a cache of it.
@@ -142,3 +147,30 @@ def test_startup_time_refuses_to_resume_with_the_reason_when_options_do_not_fit(
     done = user.types("startup", "time", "--resume", "it", "--run-dir", str(user.runs), *words)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (["same", "faster"], 0),
+        (["slower", "undecided"], 1),
+        (["same", "undecided"], 5),
+        ([], 5),
+    ],
+)
+def test_gate_tells_undecided_starts_from_starts_that_passed(verdicts, code):
+    changes = [
+        StartChange(arm=arm, verdict=verdict, ratio=1.0, num_before=4, num_now=4)
+        for arm, verdict in zip(("cold", "warm"), verdicts, strict=False)
+    ]
+    assert gate_code(changes) == code
+
+
+def test_gate_is_refused_when_the_resumed_starts_have_no_kept_record(user):
+    folder = user.runs / "it"
+    folder.mkdir(parents=True)
+    run = RunSpec(command=["true"], cwd=user.cwd, env={}, base=user.runs)
+    document.write(folder / "startup.json", Startup(id="it", run=run))
+    done = user.types("startup", "time", "--run-dir", str(user.runs), "--resume", "it", "--fail-on", "slower")
+    assert done.returncode == 2, done.stderr
+    assert "was begun without one" in " ".join(done.stderr.split())

@@ -16,8 +16,19 @@ def run(value: int, size: float, half: float = 0.0, **fields) -> ValueRun:
     return ValueRun(value=value, run="", measured=[measured], **fields)
 
 
-def searched(true: int, *, noise: float = 0.0, predicted: int | None = None, seed: int = 0, most: int = MOST):
-    """Search on a machine that holds up to `true`; return the answer and the values that were run."""
+def searched(
+    true: int,
+    *,
+    noise: float = 0.0,
+    shown: float | None = None,
+    predicted: int | None = None,
+    seed: int = 0,
+    most: int = MOST,
+):
+    """Search on a machine that holds up to `true`; return the answer and the values that were run.
+
+    `noise`: relative spread of runs. `shown`: that which the interval of a run shows; None if it shows all.
+    """
     rng, runs = random.Random(seed), []
     while True:
         expected = predicted if len({one.value for one in runs}) > 1 else None
@@ -25,7 +36,7 @@ def searched(true: int, *, noise: float = 0.0, predicted: int | None = None, see
         if found.next_value is None:
             return found, [one.value for one in runs]
         size = found.next_value / (true + 0.5) * rng.gauss(1, noise)
-        runs.append(run(found.next_value, size, 1.5 * noise * size))
+        runs.append(run(found.next_value, size, 1.5 * (noise if shown is None else shown) * size))
         assert len(runs) < 100
 
 
@@ -53,6 +64,24 @@ def test_search_says_which_values_are_undecided_when_runs_are_noisy(true, seed):
     assert all(found.largest < value < found.refuted for value in found.undecided)
     assert found.refuted == found.largest + 1 or found.undecided
     assert len(values) < 60
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_search_proves_no_value_above_the_truth_when_runs_differ_more_than_their_windows_show(noise):
+    found = [searched(57, noise=noise, shown=0.01, seed=seed) for seed in range(40)]
+    proved_ones = [one for one, _ in found if one.end == "proved"]
+    assert sum(one.largest > 57 for one in proved_ones) <= 1
+    assert sum(one.refuted <= 57 for one in proved_ones) <= 1
+    assert len(proved_ones) >= 30
+    assert max(len(values) for _, values in found) <= 40
+
+
+def test_search_gives_up_when_runs_never_agree():
+    rng, runs = random.Random(1), []
+    while (found := search(runs, LIMITS, least=1, most=MOST)).next_value is not None:
+        runs.append(run(found.next_value, rng.choice((0.5, 2.0))))
+    assert len(runs) <= 40
+    assert found.end in ("open", "proved", "none")
 
 
 def test_search_says_none_when_not_even_the_least_value_holds():
@@ -85,6 +114,36 @@ def test_failed_run_breaks_the_limits_when_smaller_values_hold():
     assert (found.end, found.largest, found.refuted) == ("proved", 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "is_proved"),
+    [
+        ((0.98, 0.8), False),
+        ((0.98, 0.8, 0.97), False),
+        ((0.98, 0.97), False),
+        ((0.8, 0.81, 0.8), True),
+        ((0.98, 0.98), True),
+    ],
+)
+def test_value_is_proved_only_when_the_spread_of_its_runs_is_smaller_than_their_distance_to_the_limit(
+    sizes, is_proved
+):
+    assert (proved([run(1, size) for size in sizes], LIMITS)[0] == 1) is is_proved
+
+
+def test_value_stays_open_when_its_runs_took_too_long():
+    late = ValueRun(value=2, run="", cut_off="The run took longer than 96 s.")
+    assert late.verdict(LIMITS) == "open"
+    found = search([run(1, 0.1), run(1, 0.1), late, late, late, late], LIMITS, least=1, most=2)
+    assert (found.end, found.largest, found.refuted) != ("proved", 1, 2)
+    assert found.refuted is None
+
+
+def test_run_is_open_when_a_limit_was_not_measured():
+    known = run(1, 0.1)
+    assert known.verdict([*LIMITS, Limit("latency-growth", 0.04)]) == "open"
+    assert run(1, 2.0).verdict([*LIMITS, Limit("latency-growth", 0.04)]) == "breaks"
+
+
 def test_proved_counts_only_values_with_two_runs_when_the_time_was_over():
     runs = [run(1, 0.1), run(1, 0.1), run(2, 0.3), run(5, 2.0), run(4, 2.0), run(4, 2.0)]
     assert proved(runs, LIMITS) == (1, 4)
@@ -98,7 +157,8 @@ def test_proved_counts_only_values_with_two_runs_when_the_time_was_over():
         (Limit("frame-rate", 24.75), (24.8, 24.6, 25.0), "open"),
         (Limit("memory", 10.0), (9.0, 9.0, 9.0), "holds"),
         (Limit("memory", 10.0), (11.0, 10.5, 11.5), "breaks"),
-        (Limit("latency-growth", 0.04), (0.5, -0.1, 1.0), "holds"),
+        (Limit("latency-growth", 0.04), (0.01, -0.1, 0.03), "holds"),
+        (Limit("latency-growth", 0.04), (0.01, -0.1, 1.0), "open"),
         (Limit("latency-growth", 0.04), (0.5, 0.1, 1.0), "breaks"),
     ],
 )

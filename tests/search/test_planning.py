@@ -140,6 +140,16 @@ def test_plan_says_so_when_no_value_holds_or_all_do(machine, tmp_path, most, end
         ((), {"limits": [Limit("memory", 1.0), Limit("memory", 2.0)]}, "given twice"),
         ((), {"least": 5, "most": 4}, "no values to search in"),
         ((), {"most": 10**9}, "no values to search in"),
+        ((), {"fps": -1.0}, "The rate is -1"),
+        ((), {"fps": 0.0}, "The rate is 0"),
+        ((), {"fps": float("nan")}, "The rate is nan"),
+        ((), {"fps": float("inf")}, "The rate is inf"),
+        ((), {"window_s": 0.0}, "The window is 0"),
+        ((), {"deadline_s": float("nan")}, "The deadline is nan"),
+        ((), {"limits": [Limit("memory", -1.0)]}, "The limit of memory is -1"),
+        ((), {"fps": 1.0, "window_s": 10.0}, "10 frames of a stream: too few"),
+        ((), {"fps": 0.2, "window_s": 10.0, "deadline_s": None}, "2 frames of a stream: too few"),
+        ((), {"window_s": 5.9}, "does not show whether latency grows"),
     ],
 )
 def test_plan_is_refused_before_anything_runs_when_the_request_does_not_fit(
@@ -156,9 +166,22 @@ def test_plan_is_refused_before_anything_runs_when_the_request_does_not_fit(
 def test_rate_allows_for_clocks_and_a_frame_at_each_end_when_windows_are_short(
     tmp_path, fps, window_s, least
 ):
-    limits = request(tmp_path, fps=fps, window_s=window_s).all_limits()
-    assert limits[0] == Limit("frame-rate", pytest.approx(least))
+    (limit,) = request(tmp_path, fps=fps, window_s=window_s, deadline_s=None).all_limits()
+    assert limit == Limit("frame-rate", pytest.approx(least))
+
+
+def test_deadline_is_a_limit_of_latency_and_of_its_growth(tmp_path):
+    limits = request(tmp_path).all_limits()
     assert [limit.quantity for limit in limits] == ["frame-rate", "frame-latency-p99", "latency-growth"]
+
+
+def test_plan_says_so_when_the_time_given_to_go_on_is_shorter_than_a_run(machine, tmp_path):
+    asked = request(tmp_path)
+    folder, _ = planning.plan(asked, Watcher(), budget_s=5.0)
+    watcher = Watcher()
+    _, found = planning.resume(folder, asked.run, watcher, budget_s=5.0)
+    assert (found.end, machine.values) == ("budget", [1])
+    assert any("a run took 10 s, and --budget is 5 s" in text for text in watcher.warned)
 
 
 def test_plan_refuses_an_energy_limit_before_anything_runs_when_there_is_no_gpu(

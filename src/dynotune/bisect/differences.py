@@ -9,7 +9,7 @@ from dynotune.schema import redaction
 from dynotune.schema.bisection import BisectionKind, BisectionPoint
 from dynotune.schema.diagnosis import Difference
 from dynotune.schema.errors import UsageError
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.setting import UNSET, Setting
 
 
@@ -23,12 +23,12 @@ class Differences:
         rows = differences(good, bad)
         self._made = [row for row in rows if _can_be_made(row)]
         self._environments = environments
-        self.not_switched: Sequence[str] = [_text(row) for row in rows if row not in self._made]
+        self.not_switched: Sequence[str] = [_not_made(row) for row in rows if row not in self._made]
         if not self._made:
             others = "; ".join(self.not_switched[:6]) or "none"
             raise UsageError(
                 f"No difference of the two files can be made here. Differences: {others}.",
-                hint="Environment variables and versions of packages can.",
+                hint="Versions of packages can, and environment variables that are known to tune.",
             )
         first = BisectionPoint(name="good", title="the values of the good file")
         self.points = [first, *(BisectionPoint(name=row.fact, title=_text(row)) for row in self._made)]
@@ -41,7 +41,7 @@ class Differences:
             if row.fact.startswith("env."):
                 chosen.append(knobs.parse(f"{row.fact}={UNSET if value is None else value}"))
             else:
-                versions[_package_of(row.fact)] = str(value).partition("+")[0]
+                versions[_package_of(row.fact)] = _released(value)
         if versions and self._environments is not None:
             chosen += self._environments.settings(versions)
         return chosen
@@ -63,8 +63,20 @@ def _can_be_made(row: Difference) -> bool:
     if any(isinstance(value, Unknown) for value in values):
         return False
     if row.fact.startswith("env."):
-        return not any(redaction.MARK in str(value) for value in values)
-    return bool(_package_of(row.fact)) and None not in values
+        return not any(redaction.MARK in str(value) or _must_be_typed(row.fact, value) for value in values)
+    if not _package_of(row.fact) or None in values:
+        return False
+    return _released(row.here) != _released(row.there)
+
+
+def _must_be_typed(fact: str, value: Value | Unknown | None) -> bool:
+    """Tell whether a variable or its value may do more than tune, such as load code: the file is anyone's."""
+    return knobs.must_be_typed(Setting(fact, UNSET if value is None else str(value)))
+
+
+def _released(value: Value | Unknown | None) -> str:
+    """Return a version without its build, such as +cu118: the package index has one build of a version."""
+    return str(value).partition("+")[0]
 
 
 def _package_of(fact: str) -> str:
@@ -76,4 +88,19 @@ def _text(row: Difference) -> str:
         "unset" if value is None else "unknown" if isinstance(value, Unknown) else str(value)
         for value in (row.here, row.there)
     )
-    return f"{row.fact}: {here} → {there}"
+    text = f"{row.fact}: {here} → {there}"
+    if _can_be_made(row) and _package_of(row.fact) and "+" in here + there:
+        text += f" (installed: {_released(row.here)} → {_released(row.there)}, as the index builds them)"
+    return text
+
+
+def _not_made(row: Difference) -> str:
+    """Say of a difference that is not switched why it is not, where the file could have asked for it."""
+    values = (row.here, row.there)
+    if any(isinstance(value, Unknown) for value in values):
+        return _text(row)
+    if row.fact.startswith("env."):
+        return f"{_text(row)} (not known to tune only: --set tries it)"
+    if _package_of(row.fact) and None not in values:
+        return f"{_text(row)} (two builds of one version: the package index has one)"
+    return _text(row)

@@ -1,5 +1,6 @@
 """The versions of a package between two versions, each in an environment of its own."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,6 +19,10 @@ _INSTALL_S = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _PRE_RELEASE = re.compile(r"\d(a|b|rc|\.dev)\d")
+_IS_GONE = re.compile(
+    r"No matching distribution|ResolutionImpossible|conflicting dependencies|not a supported wheel"
+)
+_IS_UNREACHED = re.compile(r"connection broken|Could not fetch URL|Failed to (fetch|resolve)|name resolution")
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
@@ -38,23 +43,41 @@ class Environments:
     def settings(self, versions: Mapping[str, str]) -> list[Setting]:
         """Return the setting that runs the command with these versions of packages.
 
-        Raises NotMade: a version cannot be installed: it is gone, or it has no wheel for this Python.
+        Names and versions may come from a file that anyone wrote.
+
+        Raises:
+            NotMade: a version cannot be installed: it is gone, or it has no wheel for this Python.
+            UsageError: a name or version is none; nothing is written or asked for then.
+            CannotRunHere: pip, or what it needs, is missing: a network, space on the disk.
         """
+        for name, version in versions.items():
+            _refuse_other_text(name, version)
         return [knobs.parse(f"python={self._made(versions)}")] if versions else []
 
     def versions(self, name: str) -> list[str]:
         """Return all released versions that have a wheel for this Python, the oldest first.
 
-        Raises CannotRunHere: neither pip nor uv can ask the registry.
+        Raises:
+            UsageError: `name` is no name of a package.
+            CannotRunHere: neither pip nor uv can ask the registry, or it has no such package.
         """
-        said = self._call([*self._pip(), "index", "versions", name, "--only-binary", ":all:", "--pre"])
+        _refuse_other_text(name)
+        try:
+            said = self._call([*self._pip(), "index", "versions", name, "--only-binary", ":all:", "--pre"])
+        except (NotMade, CannotRunHere) as error:
+            raise CannotRunHere(
+                f"No versions of {name} were found for {self.python}: {error.message}",
+                hint=error.hint
+                or "Is the name right, and does this machine reach the package index? PIP_INDEX_URL names "
+                "another index, and PIP_FIND_LINKS a folder of wheels.",
+            ) from error
         found = re.search(r"Available versions: (.+)", said)
         listed = [] if found is None else [version.strip() for version in found.group(1).split(",")]
         return listed[::-1]
 
     def _made(self, versions: Mapping[str, str]) -> Path:
-        pins = [f"{name}=={version}" for name, version in versions.items()]
-        folder = self._folder / "_".join(pin.replace("==", "-") for pin in pins)[:120]
+        pins = sorted(f"{name}=={version}" for name, version in versions.items())
+        folder = self._folder / hashlib.sha256("\n".join(pins).encode()).hexdigest()[:16]
         python = folder / "bin" / "python"
         complete = folder / "complete"
         if complete.is_file():
@@ -74,7 +97,7 @@ class Environments:
         python = python or self.python
         try:
             self._call([str(python), "-m", "pip", "--version"])
-        except NotMade as error:
+        except CannotRunHere as error:
             if (uv := shutil.which("uv")) is None:
                 raise CannotRunHere(
                     f"Versions of a package need pip or uv, and {self.python} has no pip.",
@@ -84,6 +107,12 @@ class Environments:
         return [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
     def _call(self, words: Sequence[str]) -> str:
+        """Return what a program printed.
+
+        Raises:
+            NotMade: pip found no wheel that fits.
+            CannotRunHere: it failed for another reason, which may be over when it is tried again.
+        """
         env = {
             name: value for name, value in self._run.env.items() if name not in ("PYTHONHOME", "PYTHONPATH")
         }
@@ -98,10 +127,13 @@ class Environments:
                 cwd=self._folder.parent,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotMade(f"{Path(words[0]).name} did not end: {error}.") from error
+            raise CannotRunHere(f"{Path(words[0]).name} did not end: {error}.") from error
         if done.returncode != 0:
-            last = next(iter(reversed(done.stderr.strip().splitlines())), "it failed")
-            raise NotMade(last.removeprefix("ERROR: "))
+            last = next(iter(reversed(done.stderr.strip().splitlines())), "it failed").removeprefix("ERROR: ")
+            if _IS_UNREACHED.search(done.stderr):
+                hint = "Does this machine reach the package index? PIP_INDEX_URL names another one."
+                raise CannotRunHere(f"The package index was not reached: {last}", hint=hint)
+            raise NotMade(last) if _IS_GONE.search(done.stderr) else CannotRunHere(last)
         return done.stdout
 
 
@@ -112,9 +144,7 @@ class Versions:
     not_switched: tuple[str, ...] = ()
 
     def __init__(self, name: str, good: str, bad: str, environments: Environments) -> None:
-        for text, form in ((name, _NAME), (good, _VERSION), (bad, _VERSION)):
-            if not form.fullmatch(text):
-                raise UsageError(f"{text!r} is no package or version.", hint="package.NAME=VERSION")
+        _refuse_other_text(name, good, bad)
         self._name, self._environments = name, environments
         all_ = environments.versions(name)
         for version in (good, bad):
@@ -137,6 +167,16 @@ class Versions:
 
     def next_command(self, after: int) -> list[str]:
         return []
+
+
+def _refuse_other_text(name: str, *versions: str) -> None:
+    """Refuse what pip could take for an option, an address or a path.
+
+    Raises UsageError.
+    """
+    for text, form in ((name, _NAME), *((version, _VERSION) for version in versions)):
+        if not form.fullmatch(text):
+            raise UsageError(f"{text!r} is no package or version.", hint="package.NAME=VERSION")
 
 
 def _python_of(run: RunSpec) -> Path:

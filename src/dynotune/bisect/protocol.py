@@ -11,7 +11,7 @@ import msgspec
 
 from dynotune.bisect import halving
 from dynotune.bisect.ends import line_of
-from dynotune.bisect.line import Line
+from dynotune.bisect.line import Line, NotMade
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
 from dynotune.measure.bench import Interrupted, Journal, protocol
@@ -19,13 +19,23 @@ from dynotune.measure.live import CompareRequest, Watcher
 from dynotune.schema import document, resumption
 from dynotune.schema.bisection import Bisection, BisectionStep, Side
 from dynotune.schema.comparison import Comparison, Spread
-from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
+from dynotune.schema.errors import (
+    CommandFailed,
+    DynotuneError,
+    NoStep,
+    RecordError,
+    TooFewSteps,
+    TooLong,
+    UsageError,
+)
 from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
 FILE = "bisection.json"
 MAX_PAIRS = 24
 MARGIN = 0.02
+_OF_THE_POINT = (NotMade, CommandFailed, NoStep, TooFewSteps, TooLong)
+"""Errors by which a point is skipped. Others, such as a machine in use, say nothing of the point."""
 _AT_ONCE = 1000.0
 """Precision, relative to the difference, that a verdict always has: no pair follows it."""
 _SHOWN_PRECISION = 1.0
@@ -206,9 +216,15 @@ class _Search:
                 against=self._now.against,
                 confidence=1 - error,
             )
-        except DynotuneError as error_:
+        except _OF_THE_POINT as error_:
             self._skip(point, error_.message)
             return
+        except DynotuneError as error_:
+            # No fault of the point: the machine is in use, a tool is missing, the network is down.
+            error_.hint += (
+                f" {self._name(point)} was not measured: dynotune bisect --resume {self.folder} goes on."
+            )
+            raise
         if comparison.failed is not None:
             if comparison.failed.arm == "baseline":
                 self._refuse_failed(comparison, 0, point)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +19,14 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from dynotune.probe.gpu_code import code_places
     from dynotune.schema.cache_pack import Difference
+    from dynotune.schema.startup import StartChange
 
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
 GATE_BLOCKS = 4
 """Most blocks of a gate that names no number."""
+UNDECIDED = 5
+"""Exit code of a gate whose starts did not tell."""
 GATES = ("partial", "jit", "cannot")
 """Verdicts on which the option can exit, the mildest first; each includes the worse verdicts."""
 
@@ -121,7 +125,7 @@ def time(
 
     check_json(json)
     folder = None
-    if fail_on is not None and against is None:
+    if fail_on is not None and against is None and resume is None:
         raise UsageError(
             "--fail-on slower needs a record of earlier starts.",
             hint="Make one by --blocks 6 --json starts.json, and name it: --against starts.json",
@@ -130,7 +134,14 @@ def time(
     if resume is None:
         run_options.check_run(context, run)
     else:
-        folder = resumption.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
+        folder = resumption.resumed_folder(
+            context, resume, run.base, starting.FILE, but=("budget", "fail_on")
+        )
+        if fail_on is not None and document.read(folder / starting.FILE, Startup).against is None:
+            raise UsageError(
+                f"--fail-on slower needs a record of earlier starts, and {resume} was begun without one.",
+                hint="Leave it out, or begin anew with --against starts.json",
+            )
     run = msgspec.structs.replace(run, objective="time-to-first-step")
     screen = console(stderr=True)
     watcher = starts.StartProgress(screen)
@@ -152,8 +163,14 @@ def time(
             )
             raise
     answers.show(on_terminal, timed, json)
-    if fail_on is not None and any(change.verdict == "slower" for change in timed.changes):
-        raise typer.Exit(1)
+    if fail_on is not None:
+        raise typer.Exit(gate_code(timed.changes))
+
+
+def gate_code(changes: Sequence[StartChange]) -> int:
+    """Return the exit code of `--fail-on slower`: 1 for slower starts, 5 if some are undecided, else 0."""
+    verdicts = {change.verdict for change in changes} or {"undecided"}
+    return 1 if "slower" in verdicts else UNDECIDED if "undecided" in verdicts else 0
 
 
 Caches = Annotated[Path | None, option("startup_caches")]

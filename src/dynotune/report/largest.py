@@ -104,7 +104,10 @@ def _verdict(plan: LargestValue) -> str:
             return f"Not even {name} = {plan.least} holds: {_why(plan)}."
         case "open":
             values = largest_words.numbers(plan.undecided)
-            return f"Nothing is proved: runs at {name} = {values} contradict each other."
+            held = (
+                "Nothing is proved" if largest is None else f"{name} = {largest} is proved, no value above it"
+            )
+            return f"{held}: runs at {name} = {values} contradict each other, or lie at a limit."
         case "budget":
             held = "nothing is proved" if largest is None else f"{name} = {largest} is proved"
             what = f"; {plan.refuted} is refuted" if plan.refuted is not None else ""

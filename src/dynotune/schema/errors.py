@@ -46,6 +46,14 @@ class StorageLost(CannotRunHere):
     """The database that stores the shared studies does not answer."""
 
 
+class NoStep(CannotRunHere):
+    """The command ran to its end and made no step that is seen."""
+
+
+class TooLong(CannotRunHere):
+    """A run took longer than its time limit, which shows nothing of what it would have given."""
+
+
 class TooFewSteps(CannotRunHere):
     """The command ends before enough steps were observed. `fewer`: options that ask for fewer steps, or
     ""."""

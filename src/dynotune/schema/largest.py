@@ -61,10 +61,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     worst: str = ""
 
     def verdict(self, limit: Limit) -> Verdict:
-        """Return whether the whole interval is on one side of the limit; latency that is not shown to grow
-        holds."""
-        if limit.quantity == "latency-growth":
-            return "breaks" if self.low > limit.bound else "holds"
+        """Return whether the whole interval is on one side of the limit."""
         least, most = (self.high, self.low) if limit.quantity in FLOORS else (self.low, self.high)
         sign = -1.0 if limit.quantity in FLOORS else 1.0
         if sign * most <= sign * limit.bound:
@@ -72,7 +69,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return "breaks" if sign * least > sign * limit.bound else "open"
 
     def leans(self, limit: Limit) -> bool:
-        """Return whether the value itself holds the limit."""
+        """Return whether the value itself holds the limit; latency that is not shown to grow does."""
         if limit.quantity == "latency-growth":
             return self.low <= limit.bound
         is_floor = limit.quantity in FLOORS
@@ -85,6 +82,8 @@ class ValueRun(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: name of its folder, below the folder of the document.
         failed: why the run showed nothing, which counts as a limit that does not hold; "" if it did.
+        cut_off: why the run did not get as far as a window, which shows nothing of the value; "" if it did.
+        measured: quantities that the run showed; a limit of any other is left open.
         notes: what to know of this run, such as a stream that ended.
         wall_s: seconds from launch to end.
     """
@@ -93,6 +92,7 @@ class ValueRun(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     measured: list[Measured] = []
     failed: str = ""
+    cut_off: str = ""
     serving: Serving | None = None
     notes: list[str] = []
     wall_s: float = 0.0
@@ -101,19 +101,21 @@ class ValueRun(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the run holds all limits, breaks one, or leaves it open."""
         if self.failed:
             return "breaks"
-        verdicts = [self._of(limit).verdict(limit) for limit in limits]
+        found = [(self._of(limit), limit) for limit in limits]
+        verdicts = [one.verdict(limit) if one is not None else "open" for one, limit in found]
         return "breaks" if "breaks" in verdicts else "open" if "open" in verdicts else "holds"
 
     def leans(self, limits: list[Limit]) -> bool:
         """Return whether all values themselves hold."""
-        return not self.failed and all(self._of(limit).leans(limit) for limit in limits)
+        return not self.failed and not self.cut_off and not self.broken(limits)
 
     def broken(self, limits: list[Limit]) -> list[Limit]:
         """Return the limits whose values do not hold."""
-        return [] if self.failed else [limit for limit in limits if not self._of(limit).leans(limit)]
+        found = [(self._of(limit), limit) for limit in limits]
+        return [limit for one, limit in found if one is not None and not one.leans(limit)]
 
-    def _of(self, limit: Limit) -> Measured:
-        return next(one for one in self.measured if one.quantity == limit.quantity)
+    def _of(self, limit: Limit) -> Measured | None:
+        return next((one for one in self.measured if one.quantity == limit.quantity), None)
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,9 +140,10 @@ class LargestValue(msgspec.Struct, frozen=True, kw_only=True):
         runs: all runs, in the order in which they were made.
         predicted: what bounds the value as the first run shows, the tightest bound first; Unknown without
             streams, or if their parts could not be told apart.
-        end: `proved`: the largest value held in two runs or more, and `refuted` broke a limit in as many.
-            `ceiling`: `most` holds. `none`: not even `least` holds. `open`: runs at `least` contradict each
-            other. `budget`: the time was over before.
+        end: `proved`: the largest value held in two runs or more, also by their spread, and `refuted` broke a
+            limit in as many.
+            `ceiling`: `most` holds. `none`: not even `least` holds. `open`: the most runs of a search, or
+            of its values, did not decide. `budget`: the time was over before.
         largest: largest value that held in each of at least two runs; None if none did.
         refuted: smallest value above it that broke a limit in each of at least two runs.
         undecided: values between the two whose runs contradict each other or the limit lies in their

@@ -174,7 +174,9 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
             step.
         max_blocks: most blocks; 0 for one cold and one warm start, which are the pilots.
         pilots: starts that do not count beside blocks, one of each arm, in the order `cold`, `warm`, `off`.
-        changes: how starts changed since a kept record; empty if none was named.
+        against: kept record that the starts are judged against, without its own and without settings; None if
+            none was named.
+        changes: how starts changed since then; empty without a record.
     """
 
     schema: str = "dynotune.startup/2"
@@ -189,6 +191,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[StartBlock] = []
     voided: list[VoidBlock] = []
     ratios: list[Ratio] = []
+    against: "Startup | None" = None
     changes: list[StartChange] = []
     own: list[Cache] = []
     said: list[str] = []

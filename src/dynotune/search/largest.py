@@ -4,25 +4,33 @@ Pure functions of the runs that are made, so that a search goes on after an inte
 is taken to hold if a smaller one than a value that holds; runs that contradict this leave values undecided.
 
 The search doubles until a run breaks a limit, halves what lies between, and then repeats the runs at both
-ends: a value is proved by two runs that hold all limits with their whole intervals, and refuted by two that
-break one. Three runs that do neither leave a value undecided, and the next value takes its place.
+ends. A value is proved by two runs or more that hold all limits with their whole intervals, and refuted by as
+many that break one. The interval of a run says nothing of other runs, so the mean of a value's runs has to do
+the same with the interval that follows from how runs of one value differ. Two runs that contradict each
+other, or four that do neither, leave a value undecided, and the next value takes its place.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynotune.schema.largest import End, Limit, ValueRun, Verdict
+from dynotune.schema.largest import End, Limit, Measured, ValueRun, Verdict
 
 RUNS = 2
-"""Runs of one verdict that prove a value, or refute it."""
-MOST_RUNS = 3
-"""Runs of one value after which it is undecided."""
+"""Fewest runs of one verdict that prove a value, or refute it."""
+MOST_RUNS = 4
+"""Runs of one value after which it is undecided, though they do not contradict each other."""
+OF_SPREAD = 0.98
+"""Confidence of the interval of a mean. A search tests several values and ends at the luckiest: with 0.95, 5%
+of searches over noisy runs would prove too large a value."""
+MOST_ALL = 40
+"""Runs of all values after which the search ends with what is proved by then."""
 CLOSE = 0.02
 """Distance from an undecided value, relative to the value, within which no other is tried; it grows with the
-number of undecided values."""
+square of the number of undecided values, so that few runs reach values that noise allows to decide."""
 
 
 STEP = 0.1
@@ -41,25 +49,27 @@ class Found(NamedTuple):
 
 
 class _Value(NamedTuple):
-    value: int
-    verdicts: list[Verdict]
-    leans: list[bool]
+    """Runs of one value.
 
-    def is_settled(self, verdict: Verdict) -> bool:
-        return len(self.verdicts) >= RUNS and set(self.verdicts) == {verdict}
+    `is_proved`: all of them hold, and so does their mean; `is_refuted`: they break. `is_mixed`: one is open,
+    or they contradict each other, so that further runs make it neither.
+    """
+
+    value: int
+    num_runs: int
+    holds: bool
+    is_mixed: bool
+    is_proved: bool
+    is_refuted: bool
 
     @property
     def is_undecided(self) -> bool:
-        is_mixed = len(set(self.leans)) > 1 or "open" in self.verdicts
-        return len(self.verdicts) >= MOST_RUNS and is_mixed
+        most = RUNS if self.is_mixed else MOST_RUNS
+        return self.num_runs >= most and not self.is_proved and not self.is_refuted
 
     def is_beside(self, undecided: Sequence[int]) -> bool:
         """Return whether runs of this value would be in vain, because one close to it is undecided."""
-        return len(self.verdicts) < RUNS and _beside(self.value, undecided)
-
-    @property
-    def holds(self) -> bool:
-        return sum(self.leans) * 2 > len(self.leans)
+        return self.num_runs < RUNS and _beside(self.value, undecided)
 
 
 def search(
@@ -71,7 +81,7 @@ def search(
         runs: runs so far, in order. `least`, `most`: the values among which is searched.
         predicted: where the limit is expected, which saves runs and decides nothing.
     """
-    values = [_value(value, runs, limits) for value in sorted({run.value for run in runs})]
+    values = _values(runs, limits)
     if not values:
         return Found(least)
     undecided = [one.value for one in values if one.is_undecided]
@@ -85,11 +95,13 @@ def search(
     tried = {one.value for one in values}
     untried = [value for value in range(floor + 1, top) if value not in tried and not _beside(value, between)]
     expected = None if predicted is None or between else min(predicted, most)
+    unsettled = [one.value for one in (holds, breaks) if one and not (one.is_proved or one.is_refuted)]
+    if len(runs) >= MOST_ALL and (untried or unsettled):
+        return _given_up(values)
     if untried:
         return Found(_next(untried, floor, breaks is None, expected))
-    for one, verdict in ((holds, "holds"), (breaks, "breaks")):
-        if one is not None and not one.is_settled(verdict):  # type: ignore[arg-type]
-            return Found(one.value)
+    if unsettled:
+        return Found(unsettled[0])
     if holds is None:
         return Found(None, "open" if between else "none", None, breaks and breaks.value, between)
     if breaks is None:
@@ -99,22 +111,82 @@ def search(
 
 def _beside(value: int, undecided: Sequence[int]) -> bool:
     """Return whether a value is so close to an undecided one that it would not be decided either."""
-    reach = max(1.0, CLOSE * value * len(undecided))
+    reach = max(1.0, CLOSE * value * len(undecided) ** 2)
     return any(abs(value - other) < reach for other in undecided)
 
 
 def proved(runs: Sequence[ValueRun], limits: list[Limit]) -> tuple[int | None, int | None]:
     """Return the largest value that is proved, and the smallest above it that is refuted, where a search has
     stopped."""
-    values = [_value(value, runs, limits) for value in sorted({run.value for run in runs})]
-    largest = max((one.value for one in values if one.is_settled("holds")), default=None)
-    above = [one.value for one in values if one.is_settled("breaks") and one.value > (largest or 0)]
+    return _proved(_values(runs, limits))
+
+
+def _proved(values: Sequence[_Value]) -> tuple[int | None, int | None]:
+    largest = max((one.value for one in values if one.is_proved), default=None)
+    above = [one.value for one in values if one.is_refuted and one.value > (largest or 0)]
     return largest, min(above, default=None)
 
 
-def _value(value: int, runs: Sequence[ValueRun], limits: list[Limit]) -> _Value:
-    own = [run for run in runs if run.value == value]
-    return _Value(value, [run.verdict(limits) for run in own], [run.leans(limits) for run in own])
+def _given_up(values: Sequence[_Value]) -> Found:
+    """Return what is proved after the most runs that a search makes."""
+    largest, refuted = _proved(values)
+    between = tuple(
+        one.value
+        for one in values
+        if (largest or 0) < one.value < (refuted or math.inf) and not (one.is_proved or one.is_refuted)
+    )
+    end: End = "open" if largest is None or refuted is None else "proved"
+    return Found(None, end, largest, refuted, between)
+
+
+def _values(runs: Sequence[ValueRun], limits: list[Limit]) -> list[_Value]:
+    """Judge the runs of each value, with the spread that runs of values on its side of the limits have.
+
+    Not of all: a program that is late is late by another time in each run.
+    """
+    by_value: dict[int, list[ValueRun]] = {}
+    for run in runs:
+        by_value.setdefault(run.value, []).append(run)
+    holds = {value: sum(run.leans(limits) for run in own) * 2 > len(own) for value, own in by_value.items()}
+    found = []
+    for value, own in sorted(by_value.items()):
+        verdicts = [run.verdict(limits) for run in own]
+        side = [each for other, each in by_value.items() if holds[other] == holds[value]]
+        judged = [_of_mean(own, side, limit) for limit in limits]
+        num_failed = sum(bool(run.failed) for run in own)
+        is_proved = set(verdicts) == {"holds"} and set(judged) == {"holds"}
+        is_refuted = set(verdicts) == {"breaks"} and ("breaks" in judged or num_failed >= RUNS)
+        is_mixed = "open" in verdicts or len(set(verdicts)) > 1
+        found.append(_Value(value, len(own), holds[value], is_mixed, is_proved, is_refuted))
+    return found
+
+
+def _of_mean(own: Sequence[ValueRun], side: Sequence[Sequence[ValueRun]], limit: Limit) -> Verdict:
+    """Judge the mean of a value's runs; "open" with fewer than two.
+
+    Args:
+        own: the value's runs. `side`: runs of each value, these among them, whose spread counts.
+    """
+    groups = [_shown(runs, limit) for runs in side]
+    is_log = all(value > 0 for values in groups for value in values) and limit.bound > 0
+    if is_log:
+        groups = [[math.log(value) for value in values] for values in groups]
+    values = [math.log(value) if is_log else value for value in _shown(own, limit)]
+    if len(values) < RUNS:
+        return "open"
+    from scipy.special import stdtrit
+
+    df = sum(len(each) - 1 for each in groups if each)
+    squares = math.fsum((value - statistics.fmean(each)) ** 2 for each in groups for value in each)
+    mean = statistics.fmean(values)
+    half = float(stdtrit(df, (1 + OF_SPREAD) / 2)) * math.sqrt(squares / df / len(values))
+    low, high = ((math.exp(end) if is_log else end) for end in (mean - half, mean + half))
+    middle = math.exp(mean) if is_log else mean
+    return Measured(quantity=limit.quantity, value=middle, low=low, high=high).verdict(limit)
+
+
+def _shown(runs: Sequence[ValueRun], limit: Limit) -> list[float]:
+    return [one.value for run in runs for one in run.measured if one.quantity == limit.quantity]
 
 
 def _next(untried: list[int], floor: int, is_open: bool, predicted: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin, variants
+from dynotune.launch.records import streams
 from dynotune.measure.bench import Interrupted, Journal, ValueBench, preflight
 from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_another_machine
 from dynotune.schema import document, resumption
@@ -24,6 +26,10 @@ BUDGET_S = 300.0
 LARGEST_MOST = 100_000
 RATE_ERROR = 0.01
 """Part of the rate by which the clocks of sources differ, and by which a stream may be slower."""
+FEWEST_FRAMES = 20
+"""Fewest frames of a stream in a window: with fewer, those at its ends hide a stream that is starved."""
+GROWTH_WINDOW_S = streams.FEWEST_BLOCKS * streams.BLOCK_S
+"""Shortest window that shows whether latency grows."""
 FRAMES_AT_ENDS = 2
 """Frames that a window may have more or less because of where it begins and ends."""
 
@@ -46,7 +52,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     most: int = MOST_VALUE
 
     def all_limits(self) -> list[Limit]:
-        """Return the limits with those of streams. Raises UsageError: there is none, or two of one kind."""
+        """Return the limits with those of streams.
+
+        Raises UsageError: there is none, or two of one kind; a number is none that can be measured.
+        """
+        self._refuse_numbers()
         found = list(self.limits)
         if self.fps is not None:
             num_frames = self.fps * self.window_s
@@ -66,6 +76,26 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.fps is None and any(quantity in OF_FRAMES for quantity in quantities):
             raise UsageError("A deadline of frames needs their rate.", hint="Add --fps 25.")
         return found
+
+    def _refuse_numbers(self) -> None:
+        """Raise UsageError: a number is not above 0, or the window is too short for what it is to show."""
+        numbers = {"The rate": self.fps, "The deadline": self.deadline_s, "The window": self.window_s}
+        numbers |= {f"The limit of {limit.quantity}": limit.bound for limit in self.limits}
+        for what, number in numbers.items():
+            if number is not None and not 0 < number < math.inf:
+                raise UsageError(f"{what} is {number:g}.", hint="It takes a number above 0.")
+        if self.fps is not None and round(self.fps * self.window_s, 6) < FEWEST_FRAMES:
+            raise UsageError(
+                f"A window of {self.window_s:g} s holds {self.fps * self.window_s:.3g} frames of a stream: "
+                "too few to tell one that is starved.",
+                hint=f"Give --window {math.ceil(FEWEST_FRAMES / self.fps)}s or more.",
+            )
+        if self.deadline_s is not None and self.window_s < GROWTH_WINDOW_S:
+            raise UsageError(
+                f"A window of {self.window_s:g} s does not show whether latency grows, which a deadline "
+                "needs.",
+                hint=f"Give --window {GROWTH_WINDOW_S:g}s or more.",
+            )
 
 
 def plan(
@@ -156,7 +186,7 @@ def _search(
     bench = ValueBench(
         run, plan.name, plan.limits, fps=plan.fps, window_s=plan.window_s, folder=folder, facts=plan.facts
     )
-    bench.has_run = any(not one.failed for one in plan.runs)
+    bench.has_run, num_before = any(one.measured for one in plan.runs), len(plan.runs)
     while True:
         plan = journal.document
         found = largest.search(
@@ -166,6 +196,11 @@ def _search(
             return _concluded(journal, found)
         left_s = budget_s - (time.monotonic() - began_s)
         if plan.runs and left_s < plan.runs[-1].wall_s:
+            if len(plan.runs) == num_before:
+                watcher.warn(
+                    f"Nothing was run: a run took {plan.runs[-1].wall_s:.0f} s, and --budget is "
+                    f"{budget_s:.0f} s. Give at least --budget {math.ceil(plan.runs[-1].wall_s) + 1}s."
+                )
             return _out_of_time(journal)
         watcher.running(f"{{{plan.name}}} = {found.next_value}")
         made = bench.run(found.next_value, len(plan.runs))

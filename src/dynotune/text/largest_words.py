@@ -33,6 +33,8 @@ def run_in_words(run: ValueRun, plan: LargestValue) -> str:
     """Write one run as `streams = 8: 25.0 frames/s, latency p99 21 ms (19 to 24 ms): holds`."""
     if run.failed:
         return words.plain(f"{plan.name} = {run.value}: failed. {run.failed}")
+    if run.cut_off:
+        return words.plain(f"{plan.name} = {run.value}: open. {run.cut_off}")
     values = [f"{NAMES[one.quantity]} {value(one.quantity, one.value)}" for one in run.measured]
     shown = ", ".join(values)
     return words.plain(f"{plan.name} = {run.value}: {shown}: {VERDICTS[run.verdict(plan.limits)]}")

@@ -56,3 +56,29 @@ def test_rate_is_the_share_of_all_samples_when_streams_share_calls():
     found, _ = measured(4, camera("1", source="call", samples=4))
     assert found["frame-rate"].value == pytest.approx(10.0)
     assert found["frame-rate"].worst == ""
+
+
+def test_growth_is_that_of_the_worst_stream_when_most_do_not_grow():
+    events = [camera(name) for name in "abcdef"]
+    found, _ = measured(7, *events, camera("late", growth=0.01))
+    assert found["latency-growth"].worst == "late"
+    assert found["latency-growth"].low > 0.5
+
+
+def test_growth_is_not_known_when_a_stream_has_few_blocks():
+    found, _ = measured(2, camera("a"), camera("b", until_s=13.0))
+    assert "latency-growth" not in found
+    found, _ = measured(2, camera("a", growth=0.01), camera("b", until_s=13.0))
+    assert found["latency-growth"].worst == "a"
+
+
+def test_old_name_does_not_count_when_a_camera_connected_anew_before_the_window():
+    found, notes = measured(2, camera("a"), camera("b", until_s=9.0), camera("b again", latency_s=0.03))
+    assert found["frame-rate"].value == 10.0
+    assert not notes
+
+
+def test_silent_stream_counts_when_no_other_took_its_place():
+    found, notes = measured(2, camera("a"), camera("b", until_s=9.0))
+    assert (found["frame-rate"].value, found["frame-rate"].worst) == (0.0, "b")
+    assert "Stream b gave no frame" in notes[0]

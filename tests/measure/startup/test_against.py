@@ -10,6 +10,8 @@ import pytest
 
 from dynotune.measure.startup import against
 from dynotune.report import as_text, on_terminal
+from dynotune.schema import redaction
+from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import Start, StartBlock, Startup
 
@@ -58,6 +60,43 @@ def test_small_change_is_not_called_slower_when_it_is_within_the_margin(tmp_path
 def test_change_is_undecided_when_there_are_too_few_starts(tmp_path):
     (cold, _) = against.changes(record(tmp_path, 1), record(tmp_path, 2))
     assert cold.verdict == "undecided" and cold.ci is None and "--blocks 4" in cold.reason
+
+
+def sessions_called_slower(folder, *, session_sd, margin, num=120):
+    """Return the share of gates over equal starts that say slower, where each record's session has a mean of
+    its own."""
+    draw, found = random.Random(1), 0
+    for seed in range(num):
+        mean, other = (math.exp(draw.gauss(0, session_sd)) for _ in range(2))
+        before = record(folder, 6, cold_s=20 * mean, warm_s=5 * mean, sd=0.01, seed=seed)
+        now = record(folder, 4, cold_s=20 * other, warm_s=5 * other, sd=0.01, seed=seed + 1000)
+        found += "slower" in verdicts(before, msgspec.structs.replace(now, margin=margin)).values()
+    return found / num
+
+
+def test_equal_starts_are_rarely_called_slower_when_only_starts_differ(tmp_path):
+    assert sessions_called_slower(tmp_path, session_sd=0.0, margin=0.0) <= 0.05
+
+
+def test_equal_starts_are_called_slower_by_sessions_unless_the_margin_allows_for_them(tmp_path):
+    assert 0.06 < sessions_called_slower(tmp_path, session_sd=0.03, margin=0.05) < 0.2
+    assert sessions_called_slower(tmp_path, session_sd=0.03, margin=0.15) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"command": ["python", "serve.py"]}, "of another command"), ({"ready_pattern": "up"}, "another line")],
+)
+def test_record_is_refused_when_it_is_of_other_starts(tmp_path, changed, said):
+    before = record(tmp_path, 4)
+    against.refuse_another(before, before.run)
+    secret = msgspec.structs.replace(before.run, command=["python", "--api-key=0123456789abcdef"])
+    kept = msgspec.structs.replace(
+        before, run=msgspec.structs.replace(secret, command=redaction.words(secret.command))
+    )
+    against.refuse_another(kept, secret)
+    with pytest.raises(UsageError, match=said):
+        against.refuse_another(before, msgspec.structs.replace(before.run, **changed))
 
 
 def test_notes_say_that_the_record_is_of_another_machine(tmp_path):

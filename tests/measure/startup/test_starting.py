@@ -404,3 +404,27 @@ def test_starts_are_judged_against_a_kept_record_when_one_is_given(starts, reque
     found = starting.time_starts(replace(request_, against=before), Watcher())
     assert [change.arm for change in found.changes] == ["cold", "warm"]
     assert {change.verdict for change in found.changes} <= {"same", "undecided"}
+
+
+def test_starts_are_judged_against_the_kept_record_when_they_were_resumed(starts, request_):
+    before = starting.time_starts(request_, Watcher())
+
+    def stop():
+        raise KeyboardInterrupt
+
+    starts.instead["001-cold"] = stop
+    with pytest.raises(Interrupted) as stopped:
+        starting.time_starts(replace(request_, against=before), Watcher())
+    starts.instead.clear()
+    found = starting.resume(stopped.value.folder, request_.run, Watcher())
+    assert [change.arm for change in found.changes] == ["cold", "warm"]
+    assert found.against.id == before.id
+
+
+def test_starts_are_refused_before_any_when_the_kept_record_is_of_another_command(starts, request_):
+    before = starting.time_starts(request_, Watcher())
+    other = replace(before, run=replace(before.run, command=["another"]))
+    num = len(starts.names)
+    with pytest.raises(UsageError, match="another command: another"):
+        starting.time_starts(replace(request_, against=other), Watcher())
+    assert len(starts.names) == num

@@ -52,13 +52,7 @@ def find(cwd: Path, ref: str) -> Revision:
             tree.
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
-    try:
-        commit = _commit(root, ref)
-    except UsageError:
-        raise UsageError(
-            f"git knows no revision {ref!r} in {root}.",
-            hint="`git branch --all` and `git log` name those there are.",
-        ) from None
+    commit = _commit(root, ref)
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
         raise UsageError(
@@ -132,9 +126,11 @@ def between(cwd: Path, good: str, bad: str) -> list[Commit]:
 
     Raises UsageError: git knows one of them not, or `good` is not on that line of `bad`.
     """
-    ends = [_commit(cwd, ref) for ref in (good, bad)]
+    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    ends = [_commit(root, ref) for ref in (good, bad)]
     text = _git(cwd, "log", "--first-parent", "--reverse", "--format=%H%x00%P%x00%s", ends[1])
-    rows = [line.split("\0") for line in text.splitlines()]
+    # A subject may hold other ends of lines, such as U+2028.
+    rows = [line.split("\0") for line in text.split("\n") if line]
     line = [Commit(commit, subject, len(parents.split())) for commit, parents, subject in rows]
     begin = next((index for index, commit in enumerate(line) if commit.hash == ends[0]), None)
     if begin is None:
@@ -156,10 +152,9 @@ def described(cwd: Path, commit: str) -> list[str]:
     """Return lines that say what a commit changed: author, date, files with the number of lines; renames as
     such."""
     about = ("--format=%an, %ad", "--date=short")
-    text = _git(
-        cwd, "show", *about, "--stat=100", "--find-renames", "--first-parent", "--no-ext-diff", commit
-    )
-    return [line.rstrip() for line in text.splitlines() if line.strip()]
+    plain = ("--no-color", "--no-ext-diff")
+    text = _git(cwd, "show", *about, "--stat=100", "--find-renames", "--first-parent", *plain, commit)
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
 def merged(cwd: Path, commit: str) -> tuple[str, str]:
@@ -168,8 +163,16 @@ def merged(cwd: Path, commit: str) -> tuple[str, str]:
     return _git(cwd, "merge-base", *parents).strip(), parents[1]
 
 
-def _commit(cwd: Path, ref: str) -> str:
-    return _git(cwd, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}").strip()
+def _commit(root: Path, ref: str) -> str:
+    """Return the hash of a revision. Raises UsageError: there is none of this name."""
+    try:
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        return _git(root, *words).strip()
+    except UsageError:
+        raise UsageError(
+            f"git knows no revision {ref!r} in {root}.",
+            hint="`git branch --all` and `git log` name those there are.",
+        ) from None
 
 
 def commit_with(root: Path, edited: Mapping[str, bytes], subject: str) -> str:

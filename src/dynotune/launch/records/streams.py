@@ -147,14 +147,16 @@ def _frames(records: Sequence[Record], source: str) -> Frames:
 
 
 class Growth(NamedTuple):
-    """By how much latency grows (s in a second), with its 95% interval."""
+    """By how much latency grows (s in a second), with its interval."""
 
     value: float
     low: float
     high: float
 
 
-def growth(frames: Frames, begin_s: float, block_s: float = BLOCK_S) -> Growth | None:
+def growth(
+    frames: Frames, begin_s: float, block_s: float = BLOCK_S, *, confidence: float = 0.95
+) -> Growth | None:
     """Return how the median latency of a block's frames grows; None with too few blocks."""
     import numpy as np
     from scipy import stats
@@ -166,7 +168,9 @@ def growth(frames: Frames, begin_s: float, block_s: float = BLOCK_S) -> Growth |
         return None
     medians = [float(np.median(latencies_s[blocks == number])) for number in numbers]
     line = stats.linregress(np.asarray(numbers) * block_s, medians)
-    slope, half = float(line.slope), float(stats.t.ppf(0.975, len(numbers) - 2) * line.stderr)
+    quantile = float(stats.t.ppf((1 + confidence) / 2, len(numbers) - 2))
+    # The error of a line through equal medians is nan.
+    slope, half = float(line.slope), quantile * float(np.nan_to_num(line.stderr))
     return Growth(slope, slope - half, slope + half)
 
 

@@ -27,7 +27,7 @@ from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.measure.live.window_plan import WindowPlan, plan_window
 from dynotune.schema import untrusted
 from dynotune.schema.comparison import Unit
-from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooLong
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.largest import OF_FRAMES, Limit, Measured, Quantity, ValueRun
 from dynotune.schema.run import Objective, Plan, RunSpec
@@ -67,13 +67,16 @@ class ValueBench:
     ) -> None:
         self._run, self._name, self._limits, self._fps = run, name, limits, fps
         self._window_s, self._folder, self._facts = window_s, folder, facts
-        self._windows: dict[Objective, tuple[WindowPlan, Unit]] = {}
+        # Of each value, since steps of another value take another time.
+        self._windows: dict[tuple[Objective, int], tuple[WindowPlan, Unit]] = {}
         self.has_run = False
         """Whether a run at some value gave an answer: from then on, a run that fails shows that its value is
         too large."""
 
     def run(self, value: int, number: int) -> ValueRun:
         """Run the command at `value`, once for what frames show, and once for each objective.
+
+        A run that takes longer than its time limit leaves the value open: it might have held the limits.
 
         Raises CannotRunHere, CommandFailed: the command shows nothing, and no run before it did.
         """
@@ -85,13 +88,14 @@ class ValueBench:
                 found = self._frames(found, settings)
             for limit in self._limits:
                 if limit.objective is not None and limit.quantity not in {m.quantity for m in found.measured}:
-                    one = self._steps(limit.objective, limit.quantity, settings, folder)
+                    one = self._steps(limit.objective, limit.quantity, value, settings, folder)
                     found = msgspec.structs.replace(found, measured=[*found.measured, one])
         except (CannotRunHere, CommandFailed) as error:
             if not self.has_run or isinstance(error, _OfTheProgram):
                 raise
-            found = msgspec.structs.replace(found, measured=[], failed=_why(error))
-        self.has_run = self.has_run or not found.failed
+            said = {"cut_off" if isinstance(error, TooLong) else "failed": _why(error)}
+            found = msgspec.structs.replace(found, measured=[], **said)
+        self.has_run = self.has_run or bool(found.measured)
         return msgspec.structs.replace(found, wall_s=time.monotonic() - began_s)
 
     # What frames show
@@ -137,19 +141,19 @@ class ValueBench:
     # Objectives of a comparison
 
     def _steps(
-        self, measured: Objective, quantity: Quantity, settings: Sequence[Setting], folder: str
+        self, measured: Objective, quantity: Quantity, value: int, settings: Sequence[Setting], folder: str
     ) -> Measured:
         run = msgspec.structs.replace(self._run, objective=measured)
-        if measured not in self._windows:
+        if (measured, value) not in self._windows:
             pilot = self._launch(run, settings, f"{folder}-{measured}-pilot", None)
-            self._windows[measured] = plan_window(run, [pilot]), summary.unit([pilot])
-        window, unit = self._windows[measured]
+            self._windows[measured, value] = plan_window(run, [pilot]), summary.unit([pilot])
+        window, unit = self._windows[measured, value]
         outcome = self._launch(run, settings, f"{folder}-{measured}", window)
-        value = objective.value(outcome, measured, unit)
-        low, high = objective.interval(outcome, measured, value)
+        shown = objective.value(outcome, measured, unit)
+        low, high = objective.interval(outcome, measured, shown)
         if quantity == "throughput":
-            value, low, high = 1 / value, 1 / high, 1 / low
-        return Measured(quantity=quantity, value=value, low=low, high=high)
+            shown, low, high = 1 / shown, 1 / high, 1 / low
+        return Measured(quantity=quantity, value=shown, low=low, high=high)
 
     def _launch(
         self, run: RunSpec, settings: Sequence[Setting], name: str, window: WindowPlan | None
@@ -262,20 +266,19 @@ def _refuse_unseen_latency(seen: streams.Seen, outcome: Outcome, limits: Sequenc
 def _no_window(outcome: Outcome, begin_s: float | None, window_s: float, limit_s: float) -> DynotuneError:
     """Explain why there was no whole window of frames."""
     wall_s = outcome.run.wall_s or 0.0
-    ended = "was ended" if outcome.run.ended_by == "timeout" else "ended by itself"
+    is_cut_off = outcome.run.ended_by == "timeout"
+    ended = "was ended" if is_cut_off else "ended by itself"
     if begin_s is None:
-        return CannotRunHere(
+        return (TooLong if is_cut_off else CannotRunHere)(
             f"The command {ended} after {wall_s:.1f} s, and no frame was seen: it called no module of torch, "
             "and marked no frame.",
             hint="Call dynotune.frame_done(stream, since_s) where a frame's result is there. If it was still "
             "starting, give it more time with --timeout.",
         )
-    kind = CannotRunHere if outcome.run.ended_by == "timeout" else _OfTheProgram
-    return kind(
+    return (TooLong if is_cut_off else _OfTheProgram)(
         f"The command {ended} after {wall_s:.1f} s, before a window of {window_s:g} s was over.",
         hint="Let its sources last longer, for example by reading files again and again; or give a shorter "
-        "--window"
-        + (f", or more than {limit_s:.0f} s with --timeout." if outcome.run.ended_by == "timeout" else "."),
+        "--window" + (f", or more than {limit_s:.0f} s with --timeout." if is_cut_off else "."),
     )
 
 

@@ -15,7 +15,7 @@ from dynotune.launch import last_lines
 from dynotune.launch.process import has_room, input_is_pipe
 from dynotune.launch.records import Record, read_back, why_memory_ran_out
 from dynotune.measure.live.launch_plan import LaunchPlan
-from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.errors import CannotRunHere, CommandFailed, NoStep, TooLong
 from dynotune.schema.events import ProcessExited, TorchImported
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Process, Readback, Run, TimedWindow
@@ -136,7 +136,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
             last_lines=lines,
         )
     if run.ended_by == "timeout" and outcome.num_steps:
-        raise CannotRunHere(
+        raise TooLong(
             f"{launch.label.capitalize()} took longer than {limit_s:.0f} s; it had made "
             f"{outcome.num_steps} steps.",
             hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
@@ -154,7 +154,9 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
     return why_memory_ran_out(lines, batch=steps[-1].num_samples if steps else None)
 
 
-def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
+def _no_step(
+    outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[str, ...]
+) -> NoStep | TooLong:
     """Explain why there was no step, as far as the records show."""
     run, records = outcome.run, outcome.all_records
     after = (
@@ -192,4 +194,4 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
         " If it was still starting, give it more time with --timeout." if run.ended_by == "timeout" else ""
     )
     hint += " If it starts the work in the background and ends, give the command that does the work."
-    return CannotRunHere(why, hint=hint)
+    return (TooLong if run.ended_by == "timeout" else NoStep)(why, hint=hint)

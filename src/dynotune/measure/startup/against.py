@@ -6,9 +6,15 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import msgspec
+
+from dynotune.schema import redaction
 from dynotune.schema.comparison import CONFIDENCE, Verdict
+from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import CacheState, StartChange, Startup
+from dynotune.text import words
 
 _STATES: tuple[CacheState, ...] = ("cold", "warm")
 _SAME_MACHINE = {
@@ -24,8 +30,10 @@ FEWEST = 4
 def changes(before: Startup, now: Startup) -> list[StartChange]:
     """Return how cold and warm starts changed since the record `before`, each with an interval.
 
-    `slower` and `faster`: the interval of the ratio lies beyond 1, and the ratio beyond the margin. Both
-    states together are called slower without a cause in at most 2.5% of cases.
+    `slower` and `faster`: the interval of the ratio lies beyond 1, and the ratio beyond the margin. If starts
+    of both records differ only as starts of one record do, both states together are called slower without a
+    cause in at most 2.5% of cases. What differs between the times of the two records, such as a clock rate or
+    other programs, is not in the interval: only the margin allows for it.
     """
     found = []
     for arm in _STATES:
@@ -33,6 +41,33 @@ def changes(before: Startup, now: Startup) -> list[StartChange]:
         if old and new:
             found.append(_change(arm, old, new, now.margin))
     return found
+
+
+def kept(before: Startup) -> Startup:
+    """Return what later judgements need of a record: without its own record, and without settings, whose
+    secrets would have to be typed again to go on."""
+    run = msgspec.structs.replace(before.run, settings=[])
+    return msgspec.structs.replace(before, run=run, against=None)
+
+
+def refuse_another(before: Startup, run: RunSpec) -> None:
+    """Refuse a record of another command, or one whose starts ended at another line.
+
+    Raises UsageError.
+    """
+    then = before.run
+    # A kept record holds no secrets.
+    if redaction.words(then.command) != redaction.words(run.command):
+        raise UsageError(
+            f"The kept record is of another command: {words.command(then.command)}.",
+            hint="Make one of this command: dynotune startup time --blocks 6 --json starts.json -- COMMAND",
+        )
+    if then.ready_pattern != run.ready_pattern:
+        pattern = then.ready_pattern or "none, as they ended at the first step"
+        raise UsageError(
+            f"Starts of the kept record ended at another line: --ready-pattern {pattern}.",
+            hint="Give the same --ready-pattern, or make another record.",
+        )
 
 
 def machine_notes(before: Startup, now: Startup) -> list[str]:

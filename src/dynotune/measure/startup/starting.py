@@ -103,13 +103,16 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     """Time the starts of `request`. Write every finished block to disk before the next begins.
 
     Raises:
-        UsageError, CannotRunHere: a run was impossible; no file of the user's is changed.
+        UsageError, CannotRunHere: a run was impossible, or the kept record is of another command; no file of
+            the user's is changed.
         CommandFailed: the command failed, or ended before it was ready.
         Interrupted: the user interrupted the starts; `resume` continues.
     """
     if request.max_blocks:
         judge([], margin=request.margin, max_pairs=request.max_blocks)  # UsageError for a number out of range
-    run = request.run
+    run, before = request.run, request.against
+    if before is not None:
+        against.refuse_another(before, run)
     facts = facts_of(run)
     for caution in preflight(run, {"baseline": run.settings}, facts):
         watcher.warn(caution)
@@ -120,6 +123,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         run=run.recorded,
         margin=request.margin,
         max_blocks=request.max_blocks,
+        against=None if before is None else against.kept(before),
         own=own,
         facts={**facts, **probe.environment.facts(run.env), **conclusions.code_facts(run)},
     )
@@ -351,7 +355,7 @@ class _StartBench:
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
         self._journal.update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
         changed: dict[str, object] = {}
-        if (before := self._request.against) is not None:
+        if (before := self._startup.against) is not None:
             found = against.changes(before, self._startup)
             changed = {
                 "changes": found,

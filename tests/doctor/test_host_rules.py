@@ -288,6 +288,15 @@ def test_of_a_loop_all_that_it_calls_counts_and_nothing_that_is_rare_or_long():
     assert finding.share == pytest.approx(0.22 / 0.4)
 
 
+@pytest.mark.parametrize(("name", "severity"), [("adadelta.Adadelta", "low"), ("adamw.AdamW", "high")])
+def test_optimizer_is_loud_on_the_cpu_when_it_has_a_fused_form(name, severity):
+    """On the CPU foreach loops as well, so there is nothing else to set."""
+    slow = optimizer("cpu", name=f"torch.optim.{name}")
+    finding = found(on_cpu(lost("optimizer-forloop", 0.4), optimizers=[slow]))["optimizer-forloop"]
+    assert finding.severity == severity and "fused=True" in finding.remedy
+    assert "foreach" not in finding.remedy
+
+
 def test_on_the_cpu_an_optimizer_costs_no_more_than_it_was_seen_to_take():
     in_it = Line(
         function="train.py(9): main", text="opt.step()", leaf="/lib/torch/optim/adam.py(347): _adam", num=12

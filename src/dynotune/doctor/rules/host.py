@@ -206,7 +206,11 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
     kernels = "kernels" if view.uses_cuda else "operators"
     unalike = ", of groups that set it for themselves"
+    # On the CPU, foreach loops as well, and only some optimizers have a fused form.
+    is_torchs = bool(slow) and all(each.name.startswith("torch.optim.") for each in slow)
+    is_lasting = is_torchs and not fusable and not view.uses_cuda
     yield Judgement(
+        severity="low" if is_lasting else None,
         claim=f"The optimizer updates each parameter with separate {kernels}.",
         share=share,
         losses=losses,
@@ -222,6 +226,8 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
             else "Pass fused=True."
         )
         if fusable
+        else "It has no fused form on the CPU; Adam, AdamW, SGD and Adagrad have one (fused=True)."
+        if is_lasting
         else "Leave foreach at its default, or update with torch._foreach_ functions.",
     )
 

@@ -251,7 +251,7 @@ def _without_types(command: Any, above: Any = None) -> Any:
 def _shorten_help(command: Any, *, everything: bool) -> None:
     """Leave out of the help how the command is run, unless `everything` is asked for.
 
-    Of a switch and its opposite, the help names the one that changes something.
+    The help names one of a switch and its opposite: the one that changes something.
     """
     for sub in getattr(command, "commands", {}).values():
         _shorten_help(sub, everything=everything)
@@ -275,14 +275,18 @@ def _be(param: typer.CallbackParam, is_asked: bool) -> None:
         loudness.said[str(param.name)] = True
 
 
-_LOUD: Any = {"expose_value": False, "is_eager": True, "callback": _be, "rich_help_panel": "How much is said"}
+def _loud(*names: str, help: str) -> Any:
+    panel = "How much is said"
+    return typer.Option(
+        False, *names, help=help, expose_value=False, is_eager=True, callback=_be, rich_help_panel=panel
+    )
 
 
 def _loudness(
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Only the answer and errors.", **_LOUD),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also what reports leave out.", **_LOUD),
-    plain: bool = typer.Option(False, "--plain", help="Sentences alone, for a screen reader.", **_LOUD),
-    help_all: bool = typer.Option(False, ALL_OF_HELP, help="Show the help with all options.", **_LOUD),
+    quiet: bool = _loud("--quiet", "-q", help="Only the answer and errors."),
+    verbose: bool = _loud("--verbose", "-v", help="Also what reports leave out."),
+    plain: bool = _loud("--plain", help="Sentences alone, for a screen reader."),
+    help_all: bool = _loud(ALL_OF_HELP, help="Show the help with all options."),
 ) -> None:
     """Apply the options that every subcommand has. `main` puts --help in place of --help-all."""
 

@@ -60,7 +60,7 @@ def delays_of(observation: Observation) -> list[Delay] | Unknown:
     attribution, others, host_first = observation.attribution, list[Delay](), True
     if isinstance(attribution, Attribution) and attribution.busy_share is not None:
         others.append(Delay(part="device"))
-        # Of slow steps only the first part is delayed.
+        # Slow steps leave time for the first delay only.
         host_first = attribution.shares.device < WORKS_MOSTLY
         if attribution.shares.transfer >= LEAST_COPIED:
             others.append(Delay(part="transfer"))

@@ -170,23 +170,13 @@ def _interval(measured: Measured) -> str:
     return f"{text} ({low} to {high})"
 
 
-SOURCES = {
-    "marks": "",
-    "threads": (
-        "A stream is a thread that calls the model, and its latency is that of the calls. What a frame waits "
-        "for before is not in it; dynotune.frame_done(stream, since_s) tells that too."
-    ),
-    "samples": (
-        "Streams were not told apart, because their frames share calls of the model: the rate is that of all "
-        "samples, shared. dynotune.frame_done(stream, since_s) tells the rate and latency of each stream."
-    ),
-}
-"""What to know of streams that were told apart in this way."""
-
-
 def _notes(plan: LargestValue) -> list[str]:
     """List what single runs showed beside their values, each once, and how streams were told apart."""
     last = next((run.serving for run in reversed(plan.runs) if run.serving is not None), None)
     shown = plan.largest if plan.largest is not None else plan.refuted
     notes = dict.fromkeys(note for run in plan.runs if run.value == shown for note in run.notes)
-    return [*filter(None, [SOURCES[last.source] if last is not None else ""]), *notes, *plan.warnings]
+    return [
+        *filter(None, [largest_words.SOURCES[last.source] if last is not None else ""]),
+        *notes,
+        *plan.warnings,
+    ]

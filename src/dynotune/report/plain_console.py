@@ -12,6 +12,7 @@ from dynotune.report import loudness
 
 _PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
 """Control characters to the pictures that Unicode has for them, such as `␛`."""
+_BLANKS_AT_END = re.compile(" +\n")
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = False) -> Console:
@@ -42,9 +43,6 @@ def _recorded(report: RenderableType, width: int) -> Console:
     screen = _Console(record=True, file=io.StringIO(), width=width)
     screen.print(report)
     return screen
-
-
-_BLANKS_AT_END = re.compile(" +\n")
 
 
 class _Console(Console):

@@ -152,8 +152,8 @@ def _repeats_its_weights(view: ObservationView, loop: ProgramLoop) -> bool:
 def _called_by_program(rows: Sequence[Operator]) -> dict[str, Called]:
     """Return how often the program calls each operator, and their self time, by name.
 
-    What an operator or a library composes of many others, such as a recurrent layer, no program can call less
-    often. The backward pass repeats what the forward pass does, so it is the program's by as much.
+    No program can call less often what an operator or a library composes of many others, such as a recurrent
+    layer. The backward pass repeats what the forward pass does, so it is the program's by as much.
     """
 
     def num_by(*callers: Caller) -> int:

@@ -122,7 +122,7 @@ class Commit(NamedTuple):
 def between(cwd: Path, good: str, bad: str) -> list[Commit]:
     """Return the commits from `good` to `bad`, both among them, each on the first parent of the next.
 
-    What a merge brought in is one step: the merge.
+    A merge is one step, with all that it brought in.
 
     Raises UsageError: git knows one of them not, or `good` is not on that line of `bad`.
     """

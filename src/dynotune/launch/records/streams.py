@@ -241,7 +241,7 @@ def observed_serving(record: Record) -> Serving | None:
     found = seen([record], len(threads))
     if found is None or len(found.frames.end_s) < FEWEST_FRAMES:
         return None
-    # What comes after the plain window, such as a recorded trace, makes frames late by itself.
+    # A recorded trace, or anything else after the plain window, makes frames late by itself.
     window = next(iter(record.all(Window)), None)
     ends, calls = found.frames.end_s, found.calls.end_s
     first_s, end_s = float(ends[0]), float(ends[-1])

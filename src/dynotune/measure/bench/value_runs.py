@@ -67,7 +67,7 @@ class ValueBench:
     ) -> None:
         self._run, self._name, self._limits, self._fps = run, name, limits, fps
         self._window_s, self._folder, self._facts = window_s, folder, facts
-        # Of each value, since steps of another value take another time.
+        # Each value has a window of its own, since its steps take another time.
         self._windows: dict[tuple[Objective, int], tuple[WindowPlan, Unit]] = {}
         self.has_run = False
         """Whether a run at some value gave an answer: from then on, a run that fails shows that its value is
@@ -98,7 +98,7 @@ class ValueBench:
         self.has_run = self.has_run or bool(found.measured)
         return msgspec.structs.replace(found, wall_s=time.monotonic() - began_s)
 
-    # What frames show
+    # Runs that frames judge
 
     def _frames(self, run: ValueRun, settings: Sequence[Setting]) -> ValueRun:
         fps, limit_s = self._fps or 1.0, self._run.timeout_s or LIMIT_S

@@ -12,6 +12,7 @@ POSITIONS = {
     "torch.utils.data.DataLoader": {"num_workers": 5, "pin_memory": 7, "multiprocessing_context": 11},
 }
 """Positions of the arguments that may be passed by position, by the dotted path of what is called."""
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def calls_of(file: SourceFile, targets: Collection[str]) -> Iterator[tuple[cst.Call, str]]:
@@ -116,9 +117,6 @@ def set_argument(
     else:
         args = _appended(current, cst.Arg(new, cst.Name(name), equal=_EQUAL))
     file.edits.replaced[call] = current.with_changes(args=args)
-
-
-_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def _appended(call: cst.Call, arg: cst.Arg) -> list[cst.Arg]:

@@ -288,7 +288,7 @@ def _replace(file: Configuration, node: Any, value: str) -> None:
     import yaml
 
     is_plain = isinstance(node, yaml.ScalarNode) and "${" not in node.value and node.style not in ("|", ">")
-    # Of an empty value only the place is known, not whether a space comes before it.
+    # YAML tells the place of an empty value, but not whether a space comes before it.
     if not is_plain or node.start_mark.index == node.end_mark.index:
         raise NoPlace(f"{_place(file, node)}: the value is not a plain one")
     file.ask(Edit(node.start_mark.index, node.end_mark.index, _yaml(value), node, "", _yaml(value)))

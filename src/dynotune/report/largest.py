@@ -20,6 +20,19 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.largest import FLOORS, LargestValue, Limit, Measured, Quantity, ValueRun
 from dynotune.text import largest_words, words
 
+_SOURCES = {
+    "marks": "",
+    "threads": (
+        "A stream is a thread that calls the model, and its latency is that of the calls. What a frame waits "
+        "for before is not in it; dynotune.frame_done(stream, since_s) tells that too."
+    ),
+    "samples": (
+        "Streams were not told apart, because their frames share calls of the model: the rate is that of all "
+        "samples, shared. dynotune.frame_done(stream, since_s) tells the rate and latency of each stream."
+    ),
+}
+"""What to know of streams that were told apart in this way."""
+
 
 def layout(plan: LargestValue) -> Report:
     """Lay out the whole answer."""
@@ -176,7 +189,7 @@ def _notes(plan: LargestValue) -> list[str]:
     shown = plan.largest if plan.largest is not None else plan.refuted
     notes = dict.fromkeys(note for run in plan.runs if run.value == shown for note in run.notes)
     return [
-        *filter(None, [largest_words.SOURCES[last.source] if last is not None else ""]),
+        *filter(None, [_SOURCES[last.source] if last is not None else ""]),
         *notes,
         *plan.warnings,
     ]

@@ -15,18 +15,6 @@ NAMES: dict[Quantity, str] = {
     "energy": "energy",
 }
 VERDICTS: dict[Verdict, str] = {"holds": "holds", "breaks": "breaks", "open": "open"}
-SOURCES = {
-    "marks": "",
-    "threads": (
-        "A stream is a thread that calls the model, and its latency is that of the calls. What a frame waits "
-        "for before is not in it; dynotune.frame_done(stream, since_s) tells that too."
-    ),
-    "samples": (
-        "Streams were not told apart, because their frames share calls of the model: the rate is that of all "
-        "samples, shared. dynotune.frame_done(stream, since_s) tells the rate and latency of each stream."
-    ),
-}
-"""What to know of streams that were told apart in this way."""
 
 
 def prediction_in_words(plan: LargestValue) -> str:

@@ -26,6 +26,12 @@ from dynotune.recipes.patch.calls import (
 from dynotune.recipes.patch.configuration import plain_values
 from dynotune.recipes.patch.options import Origins
 from dynotune.recipes.patch.source import NoPlace, SourceFile
+from dynotune.recipes.patch.surroundings import (
+    bound_by_loops,
+    is_assigned_to,
+    is_conditional,
+    is_sure_to_run,
+)
 from dynotune.schema.knob import (
     AllocConf,
     Argument,
@@ -284,7 +290,7 @@ class Places:
                     isinstance(func, cst.Attribute)
                     and func.attr.value in ("to", "cuda", "copy_")
                     and isinstance(func.value, cst.Name)
-                    and func.value.value in _bound_by_loops(file, call)
+                    and func.value.value in bound_by_loops(file, call)
                 ):
                     places += self._set(file, call, "non_blocking", repr(setting.value), None)
         if not places:
@@ -303,7 +309,7 @@ class Places:
                     continue
                 if (file.code(node.value), setting.value) not in (("True", "high"), ("False", "highest")):
                     raise NoPlace(f"{file.place(node)}: `{file.code(node)}` has the last word")
-                if _is_sure(file, node):
+                if is_sure_to_run(file, node):
                     return [f"{file.place(node)}: {file.code(node)} already"]
         places: list[str] = []
         is_sure = False
@@ -314,7 +320,7 @@ class Places:
             places += self._set(
                 file, call, keyword.value if keyword else "", repr(setting.value), None if keyword else 0
             )
-            is_sure |= _is_sure(file, call)
+            is_sure |= is_sure_to_run(file, call)
         if not is_sure:
             places.append(statements.after_imports(self.files[0], f"{setter}({setting.value!r})"))
         return places
@@ -328,11 +334,13 @@ class Places:
                     continue
                 if not any(path in file.qualified(target.target) for target in node.targets):
                     continue
-                is_sure |= _is_sure(file, node)
+                is_sure |= is_sure_to_run(file, node)
                 if file.code(node.value) == repr(setting.value):
                     places.append(f"{file.place(node)}: {file.code(node)} already")
                     continue
-                origin = self.origins.set(file, node.value, repr(setting.value), partial(_is_assigned, path))
+                origin = self.origins.set(
+                    file, node.value, repr(setting.value), partial(is_assigned_to, path)
+                )
                 if origin is None:
                     file.edits.replaced[node.value] = cst.parse_expression(repr(setting.value))
                     origin = [f"{file.place(node)}: {file.code(node)}: {setting.value!r}"]
@@ -351,7 +359,7 @@ class Places:
             return [statements.after_imports(self.files[0], "torch.compiler.set_stance('force_eager')")]
         places: list[str] = []
         for file, call, _ in self._calls(["torch.compile"]):
-            if _is_conditional(file, call):
+            if is_conditional(file, call):
                 raise NoPlace(
                     f"{file.place(call)}: the program compiles only under a condition; make it hold"
                 )
@@ -430,44 +438,3 @@ def _arguments(file: SourceFile, call: cst.Call, entry: Mapping[str, Any]) -> di
     ]
     given = {name: argument_of(file, call, name) for name in names}
     return {name: file.code(arg.value) for name, arg in given.items() if arg is not None}
-
-
-def _is_conditional(file: SourceFile, node: cst.CSTNode) -> bool:
-    """Tell whether a statement may not be reached: it lies inside an `if`, a loop or a `try`."""
-    return any(
-        isinstance(above, cst.If | cst.Else | cst.For | cst.While | cst.Try | cst.TryStar)
-        and "__name__" not in (file.code(above.test) if isinstance(above, cst.If) else "")
-        for above in file.above(node)
-    )
-
-
-def _is_sure(file: SourceFile, node: cst.CSTNode) -> bool:
-    """Tell whether a statement is reached whenever its file runs: a function may never be called."""
-    is_inside = any(isinstance(above, cst.FunctionDef | cst.Lambda) for above in file.above(node))
-    return not is_inside and not _is_conditional(file, node)
-
-
-def _is_assigned(path: str, file: SourceFile, node: cst.CSTNode) -> bool:
-    """Tell whether `node` is what is assigned to the attribute of this dotted path."""
-    assign = next(file.above(node))
-    return (
-        isinstance(assign, cst.Assign)
-        and assign.value is node
-        and any(path in file.qualified(target.target) for target in assign.targets)
-    )
-
-
-def _bound_by_loops(file: SourceFile, node: cst.CSTNode) -> set[str]:
-    """Return the names that loops around a node bind in their heads."""
-    names: set[str] = set()
-    for above in file.above(node):
-        if isinstance(above, cst.For):
-            names |= {name.value for name in _names(above.target)}
-    return names
-
-
-def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
-    if isinstance(node, cst.Name):
-        yield node
-    for child in node.children:
-        yield from _names(child)

@@ -92,7 +92,7 @@ def test_settings_that_can_be_switched_are_compared_within_one_run(user):
     done = user.compares("host.num_threads=1", "--", sys.executable, "train.py", "8")
     assert done.returncode == 0, done.stderr
     comparison = user.comparison()
-    # On a busy machine steps may change meanwhile: blocks then only choose, and fresh pairs state the speed-up.
+    # On a busy machine steps may change meanwhile: blocks then choose, and fresh pairs state the speed-up.
     blocks = comparison["pairs"] if comparison["within"] else comparison["blocks"]
     assert blocks, done.stderr
     assert "block" in done.stdout

@@ -146,6 +146,23 @@ def test_one_worker_leads_until_it_leaves_or_dies(url):
         assert not fourth.lead()
 
 
+def test_heartbeats_of_a_lease_of_no_length_pause_for_the_other_writers(tmp_path, monkeypatch):
+    pauses_s, is_second = [], threading.Event()
+
+    def wait(event, timeout=None):
+        if threading.current_thread() is threading.main_thread():
+            return waits(event, timeout)
+        pauses_s.append(timeout)
+        is_second.set()
+        return True
+
+    waits = threading.Event.wait
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    with entered(f"sqlite:///{tmp_path}/studies.db", lease_s=0.0):
+        assert waits(is_second, DEADLINE_S)
+    assert min(pauses_s) >= storage.POLL_S
+
+
 def test_a_block_is_for_the_worker_it_is_offered_to_until_that_is_lost(url):
     with entered(url) as leader, entered(url) as mine, entered(url) as other:
         waiting = threading.Thread(target=leader.run, args=(mine.me, block(), lambda: None), daemon=True)

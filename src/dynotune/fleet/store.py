@@ -323,7 +323,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._over.wait(self._lease_s / 4):
+        # Heartbeats of a short lease must not be a load: SQLite lets writers in one by one, in no order.
+        while not self._over.wait(max(self._lease_s / 4, POLL_S)):
             with suppress(StorageLost), self._transaction() as do:
                 do("UPDATE worker SET seen = {now} WHERE id = :me")
 

@@ -166,6 +166,7 @@ class Agent:
 
         torch: Any = sys.modules["torch"]
         replaced.is_kept = self._steps.is_joined = True
+        self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
         self._cover_fork()
         self._cover_exit()
@@ -185,9 +186,8 @@ class Agent:
             self._watch_fetches()
         self._torch_is_here(torch)
         if self._program.loaders is not None:
+            # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
             self._program.loaders.unknown = lambda iterator: self._take_over(iterator, living)
-            for iterator in living.iterators:
-                self._guard("loader", self._take_over, iterator, living)
         if living.is_compiled and self._state is not None:
             for module in living.roots:
                 self._guard("model", self._state.models.met, module)
@@ -413,7 +413,8 @@ class Agent:
     def _step_fixed(
         self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
     ) -> None:
-        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
+        listens = self._is_watched and not self._steps.is_joined  # a signal's file could not be closed
+        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if listens else None
         self._event(
             {
                 "event": "cycle",

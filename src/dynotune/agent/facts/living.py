@@ -33,17 +33,15 @@ class Living:
     def __init__(self, torch: Any) -> None:
         data = torch.utils.data.dataloader
         fetchers = sys.modules["torch.utils.data._utils.fetch"]._BaseDatasetFetcher
-        loaders, iterators = data.DataLoader, data._BaseDataLoaderIter
-        kinds = (torch.optim.Optimizer, loaders, iterators, torch.nn.Module, fetchers)
+        kinds = (torch.optim.Optimizer, data.DataLoader, torch.nn.Module, fetchers)
         found: tuple[list[Any], ...] = tuple([] for _ in kinds)
         for thing in _objects(kinds):
             for kind, things in zip(kinds, found):
                 if issubclass(type(thing), kind):
                     things.append(thing)
-        modules = found[3]
+        modules = found[2]
         inner = {id(part) for module in modules for part in vars(module).get("_modules", {}).values()}
-        self._optimizers, self._loaders, self._iterators = map(_references, found[:3])
-        self._fetchers = _references(found[4])
+        self._optimizers, self._loaders, self._fetchers = map(_references, (*found[:2], found[3]))
         self._roots = _references([module for module in modules if id(module) not in inner])
         self.is_compiled = _has_compiled()
         self._loader_class = data.DataLoader
@@ -51,11 +49,6 @@ class Living:
     @property
     def optimizers(self) -> Iterator[Any]:
         return _alive(self._optimizers)
-
-    @property
-    def iterators(self) -> Iterator[Any]:
-        """Iterators of loaders."""
-        return _alive(self._iterators)
 
     @property
     def fetchers(self) -> Iterator[Any]:

@@ -96,6 +96,7 @@ class Steps:
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
+        self._needed: set[type] = set()
         self.is_joined = False  # whether the program ran before its events were seen
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
@@ -169,6 +170,13 @@ class Steps:
         """Note that a loader began before its first batch was seen."""
         with self._lock:
             self._begun.discard(key)
+
+    def skip(self, num: int) -> None:
+        """Leave the first `num` steps out of the count, at the end of a step."""
+        with self._lock:
+            self.num_steps -= num
+            if self.cycle is not None and self._begin_s is not None:
+                self._fixed(self.cycle.parts(self._tokens), self._begin_s, self._needed, num)
 
     def look_soon(self) -> None:
         """Have `reached` called at the end of the next step."""
@@ -304,7 +312,7 @@ class Steps:
             calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         )
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        self._needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
             # A caller that waits for a number of steps has to ask again.
@@ -320,7 +328,7 @@ class Steps:
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
-        self._fixed(found.parts(self._tokens), self._begin_s, needed, num_superseded)
+        self._fixed(found.parts(self._tokens), self._begin_s, self._needed, num_superseded)
 
     @property
     def kinds(self) -> list[str]:

@@ -51,6 +51,7 @@ from dynotune.schema.events.tasks import (
     PageCacheDrop,
     ResultsRead,
     ShapesCounted,
+    StepsAligned,
     TraceRecorded,
     Window,
 )
@@ -65,6 +66,7 @@ TaskResult = (
     | HistoryRecorded
     | ShapesCounted
     | ObjectsCounted
+    | StepsAligned
     | GivenUp
 )
 """What a process reports about a task."""
@@ -161,6 +163,7 @@ __all__ = [
     "StartCovered",
     "StartSpan",
     "StateRead",
+    "StepsAligned",
     "Stretch",
     "TaskResult",
     "TorchImported",

@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 import random
 import shlex
 import signal
@@ -49,7 +50,7 @@ try:
 except DynotuneError as error:
     print(f"refused: {error.message}")
 """
-LONGEST_WAIT_S, LONGEST_LIFE_S = 4.0, 15.0
+LONGEST_WAIT_S, LONGEST_LIFE_S = 2.0, 15.0
 LEFT_S = 60.0
 PACE_S = 3.0
 """Seconds of steps before an attachment and after it whose pace is compared."""
@@ -168,6 +169,8 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
         found = training.ended()
     ends_s = found.pop("ends_s")
     for row in rows:
+        # What an agent leaves can be told where it had left before the training's last step.
+        row["at_end"] = row["begin_s"] < ends_s[0][-1] <= (row["left_s"] or math.inf)
         row.update(paces(row, ends_s[0]))
         row["seconds"] = row.pop("end_s") - row["begin_s"]
         row["has_left"] = row.pop("left_s") is not None
@@ -189,8 +192,15 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "sessions_as_unattended": sum(
             all(one[name] == result["unattended"][name] for name in same) for one in result["sessions"]
         ),
+        "joined_at_the_end": sum(row["at_end"] for row in rows),
         "left_in_interpreters": sorted(
-            {name for one in result["sessions"] for differ in one["differ"] for name in differ}
+            {
+                name
+                for one in result["sessions"]
+                if not any(row["at_end"] for row in one["attachments"])
+                for differ in one["differ"]
+                for name in differ
+            }
         ),
         "longest_step_inside_s": max((row["longest_inside_s"] or 0 for row in rows), default=None),
         "longest_step_before_s": max((row["longest_before_s"] or 0 for row in rows), default=None),
@@ -235,7 +245,7 @@ def main() -> None:
         with result_file.opened(out) as result:
             result["sessions"].append(row)
             result["summary"] = summary(result)
-        print(made, [one["answer"] for one in row["attachments"]], row["differ"], flush=True)
+        print(made, [one["answer"] for one in row["attachments"]], *map(list, row["differ"]), flush=True)
         if not row["attachments"]:
             break
 

@@ -258,7 +258,10 @@ class Agent:
         if self._state is not None:
             self._guard("state", self._state.leave)
         if self._fetching is not None:
+            from .core.fetch_delay import let_go_of_pages
+
             self._guard("fetching", self._fetching.look_no_more)
+            self._undo.append(let_go_of_pages)
         while self._undo:
             self._guard("leaving", self._undo.pop())
         stay = replaced.restore()

@@ -264,7 +264,7 @@ def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
             f"Process {pid} may not be traced, which loading the agent needs: {message}.",
             hint="Run dynotune as root, with CAP_SYS_PTRACE, or with kernel.yama.ptrace_scope 0.",
         )
-    if kind == "ProcessLookupError" or process_files.read(pid) is None or "main thread" in message:
+    if kind == "ProcessLookupError" or process_files.read(pid) is None or "in the remote process" in message:
         return CannotRunHere(
             f"Process {pid} has ended, or is about to.", hint="Give the id of a process that runs."
         )

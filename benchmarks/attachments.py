@@ -2,14 +2,15 @@
 weights and exit code, its steps, its interpreter, and its pace.
 
     python benchmarks/attachments.py --python 'WORDS' [--checkout PATH] [--kind workers|ranks] [--number 40]
-        [--steps 4000] [--seed 1] [--delays] [--out FILE]
+        [--steps 4000] [--until 0.7] [--seed 1] [--delays] [--out FILE]
 
 `--python` starts a Python from 3.14 on that has torch, such as `chroot FOLDER /opt/v/bin/python`, and
 `--checkout` is where that Python finds this checkout. A training of fixed length runs unattended once, and
 its output is kept. It then runs again as often as it takes: `diagnose --pid --record` joins it at random
 moments, and half of these dynotunes are killed at a random moment. Output, weights and exit code have to be
-those of the unattended run. An attachment that is not killed has to give a timing of steps; the last one of a
-training may find that it ended. Results grow over several calls.
+those of the unattended run. With `--until 1`, programs end while they are joined; else what is left in the
+interpreter is looked at after the last attachment. torch's profiler keeps a thread of its own after its first
+recording, which counts among the threads. Results grow over several calls.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Training:
     """A training that runs, with its output in a file."""
 
     def __init__(self, chosen: argparse.Namespace, folder: Path) -> None:
-        self._folder, self._ranks = folder, 2 if chosen.kind == "ranks" else 1
+        self._folder, self._ranks, self._steps = folder, 2 if chosen.kind == "ranks" else 1, chosen.steps
         inside = Path("/", *folder.parts[len(chosen.root.parts) :]) if chosen.root else folder
         program = [
             str(chosen.checkout / PROGRAM),
@@ -82,6 +83,11 @@ class Training:
 
     def output(self) -> list[str]:
         return sorted((self._folder / "stdout").read_text().splitlines())
+
+    def progress(self) -> float:
+        """Return the share of its steps that the first rank has made, as far as it has said so."""
+        rows = [line.split() for line in self.output() if line.startswith("0 ")]
+        return max((int(row[1]) / self._steps for row in rows if row[1].isdigit()), default=0.0)
 
     def is_warm(self) -> bool:
         return sum(line.startswith("warm") for line in self.output()) == self._ranks
@@ -161,7 +167,7 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
         while not training.is_warm():
             time.sleep(0.2)
         rows: list[dict[str, Any]] = []
-        while training.child.poll() is None and len(rows) < num:
+        while training.child.poll() is None and len(rows) < num and training.progress() < chosen.until:
             time.sleep(dice.uniform(0, LONGEST_WAIT_S))
             if training.child.poll() is None:
                 kills = dice.random() < 0.5
@@ -225,6 +231,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--delays", action="store_true")
+    parser.add_argument("--until", type=float, default=0.7, help="share of steps after which none joins")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     out = chosen.out or RESULTS / f"attachments_{chosen.kind}.json"

@@ -43,9 +43,7 @@ def interpreter_state() -> dict[str, Any]:
         maps = Path("/proc/self/maps").read_text().splitlines()
         found["maps"] = sorted(line.split()[-1] for line in maps if line.endswith((".rec", ".page")))
         found["atexit"] = atexit._ncallbacks()
-    threads = (thread / "comm" for thread in Path("/proc/self/task").iterdir())
     return found | {
-        "threads": sorted(path.read_text().strip() for path in threads),
         "hooks": len(optimizers._global_optimizer_pre_hooks) + len(optimizers._global_optimizer_post_hooks),
         "gc.callbacks": len(gc.callbacks),
         "sys.meta_path": len(sys.meta_path),

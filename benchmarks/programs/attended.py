@@ -39,6 +39,11 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
         return torch.randn(64, generator=generator), number % 10
 
 
+def state() -> dict[str, Any]:
+    threads = (thread / "comm" for thread in Path("/proc/self/task").iterdir())
+    return {**interpreter_state(), "threads": sorted(path.read_text().strip() for path in threads)}
+
+
 def say(*words: object) -> None:
     """Print a line by one call, so that lines of two ranks do not mix."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
@@ -74,12 +79,12 @@ def main() -> None:
             optimizer.step()
             ends_s.append(time.perf_counter())
             if len(ends_s) == WARM_UP:
-                before = interpreter_state()
+                before = state()
                 say("warm", rank)
             if len(ends_s) % SAID_EVERY == 0:
                 say(rank, len(ends_s), loss.item().hex())
             if len(ends_s) == chosen.steps:
-                after = interpreter_state()
+                after = state()
                 break
     weights = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
     say(rank, "weights", hashlib.sha256(weights).hexdigest())

@@ -94,6 +94,7 @@ class Agent:
             self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
+        self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
         self._is_watched = bool(plan.get("watched"))
@@ -182,12 +183,11 @@ class Agent:
         self._compiled[:] = [True] * living.is_compiled
         for optimizer in living.optimizers:
             self._steps.optimizers.add(optimizer)
+        # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
+        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
         if self._state is not None:
             self._watch_fetches()
         self._torch_is_here(torch)
-        if self._program.loaders is not None:
-            # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
-            self._program.loaders.unknown = lambda iterator: self._take_over(iterator, living)
         if living.is_compiled and self._state is not None:
             for module in living.roots:
                 self._guard("model", self._state.models.met, module)
@@ -208,6 +208,8 @@ class Agent:
 
     def _take_over(self, iterator: Any, living: Living) -> None:
         """Note an iterator that was made before the agent came, and time what it fetches in this process."""
+        if self._program.loaders is None:
+            return  # its covers are still being put in place
         self._program.loaders.take_over(iterator, living.loader_of(iterator))
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
@@ -314,7 +316,9 @@ class Agent:
         self._guard("tasks", self._tasks.torch_is_here)
         self._guard("modules", self._cover_roots, torch)
         hooks = event_hooks.LoaderHooks
-        program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
+        program.loaders = self._guard(
+            "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
+        )
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         remove = self._guard(
             "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log

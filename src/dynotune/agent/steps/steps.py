@@ -289,7 +289,9 @@ class Steps:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
-        if size >= self._next_check:
+        # What a batch is for shows after it, which matters where the first events are the middle of a step.
+        is_open = self.is_joined and self._tokens[number].kind == cycles.DRAW
+        if size >= self._next_check and not is_open:
             # Check at every event at first, then less and less often: a check costs time in proportion to the
             # events.
             self._next_check = size + 1 + size // 32

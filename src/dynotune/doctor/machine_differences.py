@@ -1,14 +1,19 @@
 """How two machines differ, and why a difference can matter."""
 
 import re
-import tomllib
-from importlib.resources import files
 
+from dynotune.schema.data_file import Row, table
 from dynotune.schema.diagnosis import Difference
 from dynotune.schema.facts import Facts, Unknown, Value
 
-_DIFFERENCES = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))
-MATTERS: dict[str, str] = _DIFFERENCES["matters"]
+
+class _Differences(Row, frozen=True):
+    """The file machine_differences.toml."""
+
+    matters: dict[str, str]
+
+
+MATTERS = table(__package__, "machine_differences.toml", _Differences).matters
 """Prefix of a fact to why a difference can matter, in the order of display; the longest prefix applies."""
 
 # Facts that identify a machine, or describe its state at this moment.

@@ -2,23 +2,19 @@
 itself."""
 
 import re
-import tomllib
-from importlib.resources import files
-
-import msgspec
 
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
+from dynotune.schema.data_file import Row, table
 from dynotune.schema.host import Line
 from dynotune.schema.timing import PeriodicKind
 
 _GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
-_TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))
 
 
-class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Habit(Row, frozen=True):
     """One habit of habits.toml, whose head explains the fields. A line must match one of several patterns."""
 
     title: str
@@ -82,4 +78,6 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
     return judge
 
 
-HABITS = tuple(_rule_of(id, habit) for id, habit in msgspec.convert(_TOLD, dict[str, _Habit]).items())
+HABITS = tuple(
+    _rule_of(id, habit) for id, habit in table("dynotune.doctor", "habits.toml", dict[str, _Habit]).items()
+)

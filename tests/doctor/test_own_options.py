@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.doctor import ObservationView, all_rules, examine
-from dynotune.doctor.own_options import OF_FINDING, OF_KNOB, plain_name, with_option
-from dynotune.knobs import get
+from dynotune.doctor.own_options import OF_FINDING, plain_name, with_option
+from dynotune.knobs import all_knobs
 from dynotune.schema.diagnosis import Finding, OwnOption
 from dynotune.schema.loader import Loader
 from dynotune.schema.program_options import ProgramOption
@@ -185,8 +185,8 @@ def test_no_text_of_a_program_breaks_a_finding(name, value):
     assert found.option is None or plain_name(name)
 
 
-def test_table_names_only_knobs_and_findings_that_exist():
-    assert all(get(knob) for knob in OF_KNOB)
+def test_tables_name_only_findings_that_exist_and_options_without_dashes():
     assert set(OF_FINDING) <= set(all_rules())
-    names = [name for meaning in [*OF_KNOB.values(), *OF_FINDING.values()] for name in meaning.names]
-    assert all(name == plain_name(name) for name in names)
+    of_knobs = [knob.own_option for knob in all_knobs() if knob.own_option is not None]
+    names = [name for meaning in [*of_knobs, *OF_FINDING.values()] for name in meaning.names]
+    assert len(of_knobs) > 10 and all(name == plain_name(name) for name in names)

@@ -1,8 +1,9 @@
 """Data files of the package: decoded into structs, and refused with their line."""
 
+import msgspec
 import pytest
 
-from dynotune.schema.data_file import DataFileError, Row, decoded, table
+from dynotune.schema.data_file import DataFileError, decoded, table
 
 TEXT = """
 # Colours.
@@ -22,11 +23,11 @@ shades = ["green"]
 """
 
 
-class Moon(Row, frozen=True):
+class Moon(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phase: str
 
 
-class Sky(Row, frozen=True):
+class Sky(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shades: tuple[str, ...] = ()
     moon: Moon | None = None
 

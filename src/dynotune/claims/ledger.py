@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import msgspec
+
 from dynotune.schema import document
 from dynotune.schema.claims import Claim
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import UsageError
 
 TEXTS = ("says", "fact", "instead")
 
 
-class _Entry(Row, frozen=True):
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A claim of ledger.toml, whose head explains the fields. `of`: fields of `Claim`."""
 
     text: tuple[str, ...]
     of: dict[str, Any]
 
 
-class _Ledger(Row, frozen=True):
+class _Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file ledger.toml. `sources`: addresses of the sources that several claims name."""
 
     sources: dict[str, str]

@@ -14,7 +14,7 @@ import typer
 from dynotune.cli import completion
 from dynotune.cli.option_values import number, one_of, seconds_of, study_name_of
 from dynotune.schema.comparison import MOST_PAIRS
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import SEVERITIES
 from dynotune.schema.errors import UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dynotune.fleet import Store
 
 
-class _OptionTexts(Row, frozen=True):
+class _OptionTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of options.toml."""
 
     metavar: str | None = None

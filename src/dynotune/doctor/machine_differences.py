@@ -2,12 +2,14 @@
 
 import re
 
-from dynotune.schema.data_file import Row, table
+import msgspec
+
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import Difference
 from dynotune.schema.facts import Facts, Unknown, Value
 
 
-class _Differences(Row, frozen=True):
+class _Differences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file machine_differences.toml."""
 
     matters: dict[str, str]

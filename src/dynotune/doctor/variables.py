@@ -2,10 +2,12 @@
 
 import re
 
+import msgspec
+
 from dynotune.doctor import policy
 from dynotune.doctor.machine import is_on
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import Kind, Severity
 
 
@@ -38,7 +40,7 @@ _TESTS = {
 }
 
 
-class Variable(Row, frozen=True):
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of variables.toml, whose head explains the fields."""
 
     name: str

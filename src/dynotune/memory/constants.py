@@ -3,7 +3,9 @@
 import re
 from functools import cache
 
-from dynotune.schema.data_file import Row, table
+import msgspec
+
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import PretendedGpu
 from dynotune.text import words
@@ -14,7 +16,7 @@ _WIDER = 0.5
 """Relative widening of an interval that was measured on another generation or version."""
 
 
-class Gpu(Row, frozen=True):
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A GPU of constants.toml. `gib`: memory as CUDA reports it."""
 
     gib: float
@@ -23,7 +25,7 @@ class Gpu(Row, frozen=True):
     multiprocessors: int = 100
 
 
-class Overhead(Row, frozen=True):
+class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory that only a measurement gives, for the versions that begin with `capability` and `torch`.
 
     `num_bytes`: the usual bytes, `high_bytes`: the most.
@@ -36,7 +38,7 @@ class Overhead(Row, frozen=True):
     source: str
 
 
-class _Constants(Row, frozen=True):
+class _Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: list[Overhead]
     cudnn: list[Overhead]
     gpu: dict[str, Gpu]

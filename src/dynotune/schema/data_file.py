@@ -15,10 +15,6 @@ T = TypeVar("T")
 Key = str | int
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the structs into which data files are decoded. A misspelt field is an error."""
-
-
 class DataFileError(DynotuneError):
     """A data file of the package does not have the form that the code expects.
 
@@ -38,7 +34,7 @@ def table(package: str, name: str, of: type[T]) -> T:
 
     Args:
         package: dotted name, `__package__` of the module that reads the file.
-        of: type of the whole file: a struct, or a dict or tuple of structs. Structs derive from `Row`.
+        of: type of the whole file: a struct, or a dict or tuple of structs, which forbid unknown fields.
 
     Raises DataFileError: the file is no TOML, or an entry has another form; the message names the line and
         the key.

@@ -1,12 +1,14 @@
 """Code patterns: features that programs leave on, leave out, inherit from a library, or that newer versions
 removed."""
 
+import msgspec
+
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model, ModelCall
 from dynotune.schema.trace_summary import Place
@@ -22,7 +24,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::lin
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
-class RemovedCall(Row, frozen=True):
+class RemovedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names that TensorRT's Python API had before version `gone_from`, and what to write in their place."""
 
     gone_from: str
@@ -31,7 +33,7 @@ class RemovedCall(Row, frozen=True):
     was_in_cpp: str
 
 
-class RemovedCalls(Row, frozen=True):
+class RemovedCalls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file removed_calls.toml, whose head explains the fields."""
 
     call: list[RemovedCall]

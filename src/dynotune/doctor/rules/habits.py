@@ -3,18 +3,20 @@ itself."""
 
 import re
 
+import msgspec
+
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.host import Line
 from dynotune.schema.timing import PeriodicKind
 
 _GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
 
 
-class _Habit(Row, frozen=True):
+class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One habit of habits.toml, whose head explains the fields. A line must match one of several patterns."""
 
     title: str

@@ -19,7 +19,7 @@ from dynotune.schema.comparison import (
     Comparison,
     Spread,
 )
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 
 FILE = "launched.toml"
 MOST_DF = 4
@@ -33,7 +33,7 @@ NOISIER = 1.6
 """Factor on the variance of other programs' pairs, some of which differ more than all of them together."""
 
 
-class Launched(Row, frozen=True):
+class Launched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One arm of one program, measured both ways.
 
     Args:
@@ -57,7 +57,7 @@ class Launched(Row, frozen=True):
         return math.log(self.fresh / self.within)
 
 
-class _Table(Row, frozen=True):
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: list[str]
     rows: list[Launched]
 

@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from dynotune.probe.sources.counters import PARENT, stat_fields
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Facts, Unknown
 
 
-class _Variables(Row, frozen=True):
+class _Variables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file environment.toml."""
 
     names: dict[str, str]

@@ -8,8 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dynotune.probe.sources.interpreter import MARK, answer
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Facts, Unknown
 
 TIMEOUT_S = 60.0
@@ -33,7 +35,7 @@ NAMES = (
 packages.toml."""
 
 
-class _Packages(Row, frozen=True):
+class _Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file packages.toml."""
 
     names: list[str]

@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.data_file import Row, table
+from dynotune.schema.data_file import table
 from dynotune.schema.trace_summary import PRODUCTS
 from dynotune.trace.timeline import UNKNOWN
 
 
-class _Patterns(Row, frozen=True):
+class _Patterns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Patterns that tell what a kernel of some class does, as kernel_names.toml explains them."""
 
     beside_product: str
@@ -24,7 +24,7 @@ class _Patterns(Row, frozen=True):
     no_matrices: str
 
 
-class _KernelNames(Row, frozen=True):
+class _KernelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file kernel_names.toml. `rules`: pairs of class and pattern."""
 
     classes: tuple[str, ...]

@@ -11,7 +11,6 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.doctor.observation_view import ObservationView, or_else
-from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import Finding, OwnOption
 from dynotune.schema.knob import Scalar
 from dynotune.schema.program_options import OptionMeaning, ProgramOption
@@ -30,14 +29,11 @@ _LETTER = "j"
 """The letter for workers. Its help, or another spelling of the option, must name them."""
 
 
-OF_FINDING = table(__package__, "own_options.toml", dict[str, OptionMeaning])
-
-
-def with_option(view: ObservationView, finding: Finding) -> Finding:
+def with_option(view: ObservationView, finding: Finding, of_finding: OptionMeaning | None) -> Finding:
     """Return the finding; if the program has an option for it, with that option, also as a sentence of the
-    remedy."""
+    remedy. `of_finding`: how an option is recognised that does what the finding asks for."""
     options = or_else(lambda: view.process.options, [])
-    found = next(_offers(view, finding, options), None) if options else None
+    found = next(_offers(view, finding, of_finding, options), None) if options else None
     if found is None:
         return finding
     remedy = " ".join(filter(None, [finding.remedy, told(found)]))
@@ -53,17 +49,21 @@ def told(option: OwnOption) -> str:
     return f"The program has an option for this: `{' '.join(option.words)}`{now}."
 
 
-def _offers(view: ObservationView, finding: Finding, options: Iterable[ProgramOption]) -> Iterator[OwnOption]:
+def _offers(
+    view: ObservationView,
+    finding: Finding,
+    of_finding: OptionMeaning | None,
+    options: Iterable[ProgramOption],
+) -> Iterator[OwnOption]:
     for setting in finding.candidates:
         meaning = knobs.get(setting.knob).own_option
         for option in options if meaning is not None else ():
             assert meaning is not None
             if (found := _for_setting(view, setting, meaning, option)) is not None:
                 yield found
-    meaning = OF_FINDING.get(finding.id)
-    for option in options if meaning is not None else ():
-        assert meaning is not None
-        if (found := _for_finding(meaning, option)) is not None:
+    for option in options if of_finding is not None else ():
+        assert of_finding is not None
+        if (found := _for_finding(of_finding, option)) is not None:
             yield found
 
 

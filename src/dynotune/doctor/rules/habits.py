@@ -81,5 +81,5 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
 
 
 HABITS = tuple(
-    _rule_of(id, habit) for id, habit in table("dynotune.doctor", "habits.toml", dict[str, _Habit]).items()
+    _rule_of(id, habit) for id, habit in table(__package__, "habits.toml", dict[str, _Habit]).items()
 )

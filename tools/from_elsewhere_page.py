@@ -16,15 +16,15 @@ dynotune applies a setting that stands in one of these only if this page lists t
 value that the page accepts. It names any other setting, with the line that you can type if you trust it,
 because such a setting could make the command load foreign code. What you type yourself is always applied.
 
-No value below is the path of a file, a library or an address, and none is imported. A pattern has to match the
-whole value.
+No value below is the path of a file, a library or an address, and none is imported. A pattern has to match
+the whole value.
 
 `make knobs` generates this page from the fields `from_elsewhere` of the catalogue, and from the list of
 variables that have no entry there.
 """
 
-TYPED = """Values of these knobs choose code, or name a folder of code that will run. Any variable that this page
-does not list must be typed, too.
+TYPED = """Values of these knobs choose code, or name a folder of code that will run. Any variable that this
+page does not list must be typed, too.
 """
 
 

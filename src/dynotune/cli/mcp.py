@@ -34,9 +34,9 @@ def mcp(
 
 def _set_up(host: str, root: Path, *, allow_run: bool, dry_run: bool) -> None:
     """Enter the server into a host's configuration, or show the file as it would become."""
-    from dynotune.mcp.hosts import setup
+    from dynotune import mcp as agents
 
-    found = setup(host, root, allow_run=allow_run)
+    found = agents.setup(host, root, allow_run=allow_run)
     if dry_run:
         say(f"{found.file}, as it would be:")
         print(found.text, end="")

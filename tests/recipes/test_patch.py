@@ -125,7 +125,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_patch_is_refused_in_words_when_a_file_is_too_large_or_too_deep(patched, text, recwarn):
-    with pytest.raises(CannotRunHere, match="cannot be parsed|larger than|too large"):
+    with pytest.raises(CannotRunHere, match=r"cannot be parsed|larger than|too large"):
         patched(text, "loader.num_workers=4")
     imports = LOOP.replace("import argparse", "import argparse\nimport other")
     patch = patched({"train.py": imports, "other.py": text}, "loader.num_workers=4")

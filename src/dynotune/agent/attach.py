@@ -15,6 +15,7 @@ from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
+from .core.living_objects import watch_freezing
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
@@ -104,6 +105,8 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        if self._state is not None or plan.get("tasks") or plan.get("live"):
+            watch_freezing(self.log)
         self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])

@@ -19,6 +19,7 @@ from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
 from .facts.frames import Frames
+from .sites.other_arm import OtherArm
 from .sites.settings import Settings
 from .steps import event_hooks, marker, samples
 from .steps.outermost_modules import OutermostModules
@@ -57,6 +58,7 @@ class Agent:
         self._hooks = AfterImport(self.log)
         self._program = program = Program(folder, self._event, self.log)
         self._settings = Settings(plan["settings"], program)
+        self._other_arm = OtherArm(plan.get("other_arm") or [], program)
         self._state: State | None = None
         if plan.get("observe"):
             from .facts.state import State
@@ -230,6 +232,7 @@ class Agent:
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
+        self._guard("loader", self._other_arm.on_loader, loader)
         return key
 
     def _worker_begun(self) -> None:
@@ -268,7 +271,12 @@ class Agent:
         return True
 
     def _step_fixed(
-        self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
+        self,
+        parts: list[dict[str, Any]],
+        begin_s: float,
+        classes: set[type],
+        num_superseded: int,
+        call_samples: int | None,
     ) -> None:
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
@@ -280,6 +288,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "call_samples": call_samples,
                 "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
@@ -341,7 +350,8 @@ class Agent:
             self._event({"event": "state", **self._program.ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
-        self._event({"event": "readback", "settings": self._settings.readback()})
+        already = self._other_arm.already()
+        self._event({"event": "readback", "settings": self._settings.readback(), "already": already})
 
     def _say_out_of_memory(self) -> None:
         roots = self._program.roots.alive() if self._program.roots is not None else []

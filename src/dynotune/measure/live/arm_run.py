@@ -37,6 +37,7 @@ def run_settings(
     enough: Enough = lambda records: False,
     results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
+    other_arm: Sequence[Setting] = (),
 ) -> Outcome:
     """Run the command under `settings` in the existing `folder`, until its window is complete or
     `enough(records)`.
@@ -49,6 +50,7 @@ def run_settings(
         whole_epochs: number of epochs in the window; 0 if it may end early, with a whole burst of batches.
         results: extra data to record with the steps, such as results or shapes.
         go_on: function that is called repeatedly during the run; an exception from it ends the run.
+        other_arm: settings of another arm, for which the agent looks without setting them.
 
     Raises:
         CommandFailed: the command ended with an error before the window was complete.
@@ -79,6 +81,7 @@ def run_settings(
         memory=run.objective == "memory" and purpose == "measured",
         samples=purpose == "measured",
         run_to_end=run.run_to_end and results is None,
+        other_arm=other_arm,
     )
 
     def is_enough(records: list[Record]) -> bool:

@@ -124,7 +124,7 @@ class Agent:
             Pinning(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
-            marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
+            marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step, "frame_done": self.frame_done})
         atexit.register(self._finish)
         self._cover_exit()
@@ -143,6 +143,12 @@ class Agent:
 
     def mark_step(self) -> None:
         self._guard("step", self._steps.marked)
+
+    def _step_function_ended(self, begin_s: float) -> None:
+        """Note the return of the function that the user named as the step; its call began at `begin_s`."""
+        if self._program.step_function_ended is not None:
+            self._guard("call", self._program.step_function_ended, begin_s)
+        self.mark_step()
 
     def frame_done(self, stream: object, since_s: float) -> None:
         if self._frames is not None:
@@ -181,7 +187,7 @@ class Agent:
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_function"):
-            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
+            self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)

@@ -13,7 +13,9 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.task import PageCache, PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "live", "results"]
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Objective = Literal["throughput", "latency-p99", "call-latency-p99", "time-to-first-step", "memory", "energy"]
+PERCENTILES: tuple[Objective, ...] = ("latency-p99", "call-latency-p99")
+"""Objectives that are a percentile of single steps or calls."""
 Phase = Literal["training", "inference"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]

@@ -13,12 +13,12 @@ from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.events import Window
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, Purpose, RunSpec
+from dynotune.schema.run import PERCENTILES, Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import Task, TimeWindow
 
-SYNCHRONISED = ("latency-p99", "time-to-first-step")
-"""Objectives that measure single steps; each step waits for the device."""
+SYNCHRONISED = (*PERCENTILES, "time-to-first-step")
+"""Objectives that measure single steps or calls; each waits for the device."""
 
 
 def run_settings(
@@ -62,7 +62,13 @@ def run_settings(
     if window_steps is not None:
         # A percentile needs equally many steps of both arms.
         bursts = not whole_epochs and run.objective not in SYNCHRONISED
-        tasks = [TimeWindow(at_step=warmup_steps or 1, num_steps=window_steps, whole_bursts=bursts)]
+        window = TimeWindow(
+            at_step=warmup_steps or 1,
+            num_steps=window_steps,
+            whole_bursts=bursts,
+            times_calls=run.objective == "call-latency-p99",
+        )
+        tasks = [window]
         enough = _has_window
     launch = launch_plan(
         run,

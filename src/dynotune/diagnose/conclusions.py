@@ -38,6 +38,8 @@ BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
 FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[Family]])
 OF_START = "start-dominates"
 """Finding of a command whose steps are the smaller part of its time, which the verdict has to say."""
+OF_IDLE = "service-idle"
+"""Finding of a server that mostly waits for requests, of which no other part of its steps tells."""
 OF_SOME_STEPS: Family = "phases"
 """Family of findings about work that only some steps do, such as validation."""
 _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
@@ -200,6 +202,10 @@ def verdict(
     places = [leading.where] if leading else []
     places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
     where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
+    idle = next((finding for finding in findings if finding.id == OF_IDLE), None)
+    if idle is not None:
+        works = f"Operators run for {words.share(attribution.shares.device)} of it."
+        return f"{takes}; {_as_clause(idle.claim)}. {works}"
     rare = _of_some_steps(findings) if found in ("device", "none") else None
     if rare is not None:
         return f"{takes}; {_as_clause(rare.claim)}{_at(rare.where)}."

@@ -23,6 +23,8 @@ that `compare` could prove."""
 
 _TABLE = tomllib.loads(files(__package__).joinpath("tested.toml").read_text("utf-8"))
 PARTS_OF_FAMILY = msgspec.convert(_TABLE["families"], dict[Family, list[DelayedPart]])
+WHOLE_PART = frozenset[str](_TABLE["whole"]["ids"])
+"""Findings about all of the time of a part, which a delay of the part tests."""
 PARTS_OF_FINDING = msgspec.convert(_TABLE["findings"], dict[str, list[DelayedPart]])
 
 
@@ -92,7 +94,10 @@ def _delayed(finding: Finding, tests: Sequence[DelayTest]) -> Finding:
     """Return the finding with the test whose slope is largest: one critical part is enough for it."""
     test = max(tests, key=lambda test: test.slope)
     cost = None if isinstance(finding.share, Unknown) else finding.share * min(1.0, max(0.0, test.slope))
-    tested = Delayed(part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost)
+    is_own = test.part == "function" or finding.id in WHOLE_PART
+    tested = Delayed(
+        part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost, tests_cause=is_own
+    )
     return msgspec.structs.replace(finding, tested=tested)
 
 

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.tested import (
-    PARTS_OF_FAMILY,
-    PARTS_OF_FINDING,
     REFUTING_SLOPE,
     claimed_parts,
     sort_by_tests,
@@ -131,11 +129,6 @@ def test_share_is_never_above_what_the_slope_allows_when_it_is_delayed(slope, ha
             continue
         assert one.share == pytest.approx(share * min(1.0, max(0.0, slope + half)), abs=1e-6)
         assert one.tested.cost <= share
-
-
-def test_table_names_only_rules_and_families_that_exist():
-    assert set(PARTS_OF_FINDING) <= set(FAMILIES)
-    assert set(PARTS_OF_FAMILY) <= set(FAMILIES.values())
 
 
 def test_diagnosis_lists_refuted_findings_apart_when_delays_were_timed():

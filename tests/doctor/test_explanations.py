@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from importlib.resources import files
 
 import pytest
 
@@ -12,6 +10,7 @@ from dynotune.claims import all_claims
 from dynotune.doctor import all_rules, explained
 from dynotune.doctor import explain as explain_with
 from dynotune.knobs import parse
+from dynotune.schema.causes import CAUSES
 from dynotune.schema.errors import UsageError
 
 
@@ -34,8 +33,7 @@ def test_the_settings_of_a_finding_exist(id_):
 
 
 def test_every_cause_in_a_trace_can_be_explained():
-    table = tomllib.loads((files("dynotune.trace.causes") / "ranking.toml").read_text())
-    for id_ in table["idle"] | table["work"]:
+    for id_ in CAUSES:
         assert explain(id_).finding is not None, id_
 
 

@@ -13,6 +13,7 @@ widened.
 import math
 from collections.abc import Sequence
 
+from dynotune import knobs
 from dynotune.measure.comparison import launched
 from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import MAX_PAIRS, TELLING_PAIRS, Comparison
@@ -288,7 +289,8 @@ def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
 
 
 def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
-    return {one.setting for one in quick if one.setting.knob == "compile.mode"}
+    compiling = {knob.id for knob in knobs.all_knobs() if knob.compiles}
+    return {one.setting for one in quick if one.setting.knob in compiling}
 
 
 def _bundle(study: Study, quick: Sequence[Candidate]) -> list[Setting]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from dynotune import knobs
+from dynotune.measure.bench import equal_arms
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live import switching
@@ -78,7 +79,7 @@ def compare_within(
         watcher.running(f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else ""))
     found = turns.found()
     if found.codes.get(arm.key) is Reason.HAS_ALREADY:
-        reason = f"The program has {arm.key} already, so baseline and candidate are the same."
+        reason = equal_arms.reason(list(arm.settings))
         return msgspec.structs.replace(journal.document, verdict="same", reason=reason, step=found.step), ""
     blocks_so_far = found.blocks.get(arm.key, [])
     pairs = pairs_of(blocks_so_far)

@@ -22,7 +22,7 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     """A Python process of the command began, or replaced itself by another program.
 
     `python`: its version. `rank`, `world_size`: from the environment; None if the environment does not have
-        them.
+        them. `late`: whether the agent came to a program that ran already.
     """
 
     pid: Int | None = None
@@ -32,6 +32,13 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     python: str = ""
     rank: Int | None = None
     world_size: Int | None = None
+    late: bool = False
+
+
+class AgentLeft(_Event, frozen=True, kw_only=True, tag="left"):
+    """The agent has left a program that goes on. `stay`: covers that the program itself has covered since."""
+
+    stay: list[str] = []
 
 
 class TorchImported(_Event, frozen=True, kw_only=True, tag="torch"):

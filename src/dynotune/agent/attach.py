@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .core.fetch_delay import FetchDelay
     from .facts.fetching import Fetching
     from .facts.living import Living
+    from .facts.stack_clock import StackClock
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
 
@@ -89,12 +90,19 @@ class Agent:
                 self._event, samples.in_call, self._peak_device_bytes, plan["frames"], self.log
             )
         self._startup: StartupSpans | None = None
-        if plan.get("startup"):
+        whole = bool(plan.get("account"))
+        if plan.get("startup") or whole:
             from .tasks.startup_spans import StartupSpans
 
             # The bootstrap recorded when this process reached its first line.
             package = sys.modules.get(__name__.rpartition(".")[0])
-            self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
+            begun_s = getattr(package, "begun_s", perf_counter())
+            self._startup = StartupSpans(begun_s, self._event, self.log, whole=whole)
+        self._clock: StackClock | None = None
+        if whole:
+            from .facts.stack_clock import StackClock
+
+            self._clock = StackClock(program)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
         self._fetching: Fetching | None = None
@@ -146,6 +154,8 @@ class Agent:
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+        if self._clock is not None:
+            self._guard("account", self._clock.begin)
         if self._startup is not None:
             self._startup.install(hooks)
 
@@ -278,6 +288,8 @@ class Agent:
         @covers(os, "_exit")
         def _exit(*args: Any, **kwargs: Any) -> Any:
             self._guard("exit", self._steps.work_off_at_exit)
+            if self._clock is not None:
+                self._clock.end()
             return original(*args, **kwargs)
 
     def mark_step(self) -> None:
@@ -486,6 +498,8 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
+        if self._clock is not None:
+            self._clock.end()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
@@ -521,7 +535,9 @@ class Agent:
         if self._program.torch is not None:
             self._before_result()
             self._guard("out of memory", self._say_out_of_memory)
-        self._event({"event": "exit", "num_events": self._steps.num_events})
+        if self._clock is not None:
+            self._clock.end()
+        self._event({"event": "exit", "num_events": self._steps.num_events, "at_s": perf_counter()})
 
     def _forked(self) -> None:
         """Give a forked child its own record, which begins with the child's first event.

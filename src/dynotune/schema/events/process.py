@@ -141,10 +141,14 @@ class AgentError(_Event, frozen=True, kw_only=True, tag="error"):
 
 
 class ProcessExited(_Event, frozen=True, kw_only=True, tag="exit"):
-    """The interpreter ended normally. `num_events`: number of draws, calls and updates, among which steps are
-    found."""
+    """The interpreter ended normally.
+
+    `num_events`: number of draws, calls and updates, among which steps are found. `at_s`: when the program's
+    exit handlers had run (CLOCK_MONOTONIC); None in older records.
+    """
 
     num_events: Count = 0
+    at_s: float | None = None
 
 
 class NotModelled(_Event, frozen=True, kw_only=True, tag="not_modelled"):

@@ -15,10 +15,12 @@ from .core.covers import covers, on_compilations, replace, replaced, skip_agent_
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
+from .core.living_objects import watch_freezing
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
 from .facts.frames import Frames
+from .sites.other_arm import OtherArm
 from .sites.settings import Settings
 from .steps import event_hooks, marker, samples
 from .steps.outermost_modules import OutermostModules
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from .core.fetch_delay import FetchDelay
     from .facts.fetching import Fetching
     from .facts.living import Living
+    from .facts.stack_clock import StackClock
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
 
@@ -75,6 +78,7 @@ class Agent:
         self._hooks = AfterImport(self.log)
         self._program = program = Program(folder, self._event, self.log)
         self._settings = Settings(plan["settings"], program)
+        self._other_arm = OtherArm(plan.get("other_arm") or [], program)
         self._state: State | None = None
         if plan.get("observe"):
             from .facts.state import State
@@ -86,12 +90,19 @@ class Agent:
                 self._event, samples.in_call, self._peak_device_bytes, plan["frames"], self.log
             )
         self._startup: StartupSpans | None = None
-        if plan.get("startup"):
+        whole = bool(plan.get("account"))
+        if plan.get("startup") or whole:
             from .tasks.startup_spans import StartupSpans
 
             # The bootstrap recorded when this process reached its first line.
             package = sys.modules.get(__name__.rpartition(".")[0])
-            self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
+            begun_s = getattr(package, "begun_s", perf_counter())
+            self._startup = StartupSpans(begun_s, self._event, self.log, whole=whole)
+        self._clock: StackClock | None = None
+        if whole:
+            from .facts.stack_clock import StackClock
+
+            self._clock = StackClock(program)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
         self._unknown_iterator: Callable[[Any], None] | None = None
@@ -126,6 +137,8 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        if self._state is not None or plan.get("tasks") or plan.get("live"):
+            watch_freezing(self.log)
         self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])
@@ -137,11 +150,13 @@ class Agent:
             self._watch_fetches()
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
-            marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
+            marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step, "frame_done": self.frame_done})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+        if self._clock is not None:
+            self._guard("account", self._clock.begin)
         if self._startup is not None:
             self._startup.install(hooks)
 
@@ -278,10 +293,18 @@ class Agent:
         @covers(os, "_exit")
         def _exit(*args: Any, **kwargs: Any) -> Any:
             self._guard("exit", self._steps.work_off_at_exit)
+            if self._clock is not None:
+                self._clock.end()
             return original(*args, **kwargs)
 
     def mark_step(self) -> None:
         self._guard("step", self._steps.marked)
+
+    def _step_function_ended(self, begin_s: float) -> None:
+        """Note the return of the function that the user named as the step; its call began at `begin_s`."""
+        if self._program.step_function_ended is not None:
+            self._guard("call", self._program.step_function_ended, begin_s)
+        self.mark_step()
 
     def frame_done(self, stream: object, since_s: float) -> None:
         if self._frames is not None:
@@ -326,7 +349,7 @@ class Agent:
         if remove is not None:
             self._undo.append(remove)
         if self._plan.get("step_function"):
-            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
+            self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
@@ -380,6 +403,7 @@ class Agent:
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
+        self._guard("loader", self._other_arm.on_loader, loader)
         return key
 
     def _worker_begun(self) -> None:
@@ -418,7 +442,12 @@ class Agent:
         return True
 
     def _step_fixed(
-        self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
+        self,
+        parts: list[dict[str, Any]],
+        begin_s: float,
+        classes: set[type],
+        num_superseded: int,
+        call_samples: int | None,
     ) -> None:
         listens = self._is_watched and not self._steps.is_joined  # a signal's file could not be closed
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if listens else None
@@ -431,6 +460,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "call_samples": call_samples,
                 "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
@@ -476,6 +506,8 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
+        if self._clock is not None:
+            self._clock.end()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
@@ -492,7 +524,8 @@ class Agent:
             self._event({"event": "state", **self._program.ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
-        self._event({"event": "readback", "settings": self._settings.readback()})
+        already = self._other_arm.already()
+        self._event({"event": "readback", "settings": self._settings.readback(), "already": already})
 
     def _say_out_of_memory(self) -> None:
         roots = self._program.roots.alive() if self._program.roots is not None else []
@@ -510,7 +543,9 @@ class Agent:
         if self._program.torch is not None:
             self._before_result()
             self._guard("out of memory", self._say_out_of_memory)
-        self._event({"event": "exit", "num_events": self._steps.num_events})
+        if self._clock is not None:
+            self._clock.end()
+        self._event({"event": "exit", "num_events": self._steps.num_events, "at_s": perf_counter()})
 
     def _forked(self) -> None:
         """Give a forked child its own record, which begins with the child's first event.

@@ -333,3 +333,19 @@ def test_step_begins_with_its_batch_when_the_program_is_joined_in_the_middle_of_
     (parts, *_), *others = counted.fixed
     assert others == []
     assert named(parts) == ["draw Loader", "call Net", "step Net"]
+
+
+class Optimizer:
+    pass
+
+
+@pytest.mark.parametrize(("sizes", "samples"), [([8, 8, 8], 8), ([8, 5, 8], None)])
+def test_samples_of_a_step_without_a_loader_are_told_when_all_calls_have_equally_many(sizes, samples):
+    counted, net, optimizer = Counted(), Net(), Optimizer()
+    counted.steps.grad_enabled = lambda: True
+    for size in sizes:
+        batch = Batch()
+        batch.shape = (size, 3)
+        counted.steps.called(net, (batch,), {})
+        counted.steps.stepped(optimizer)
+    assert counted.fixed[0][-1] == samples

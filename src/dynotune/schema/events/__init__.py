@@ -36,7 +36,14 @@ from dynotune.schema.events.process import (
     SettingsReadBack,
     TorchImported,
 )
-from dynotune.schema.events.start import CompilerCounted, ProcessCreated, RootMet, StartCovered, StartSpan
+from dynotune.schema.events.start import (
+    CompilerCounted,
+    ProcessCreated,
+    RootMet,
+    StacksSampled,
+    StartCovered,
+    StartSpan,
+)
 from dynotune.schema.events.state import Moments, StateRead
 from dynotune.schema.events.tasks import (
     AllocationsRecorded,
@@ -96,6 +103,7 @@ Event = (
     | RootMet
     | SettingPutBack
     | SettingsReadBack
+    | StacksSampled
     | StartCovered
     | StartSpan
     | StateRead
@@ -160,6 +168,7 @@ __all__ = [
     "SettingPutBack",
     "SettingsReadBack",
     "ShapesCounted",
+    "StacksSampled",
     "StartCovered",
     "StartSpan",
     "StateRead",

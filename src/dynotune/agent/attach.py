@@ -190,6 +190,7 @@ class Agent:
         self._undo.append(lambda: atexit.unregister(self._finish))
         self._hooks.install()
         self._undo.append(self._hooks.remove)
+        watch_freezing(self.log)
         living = Living(torch)
         if torch.utils.data.get_worker_info() is not None:
             self._join_worker(torch, living)

@@ -102,7 +102,7 @@ class Training:
             "stderr": [line for line in errors.splitlines() if "W1" not in line[:3]][:5],
             "exit_code": code,
             "num_steps": [len(side["ends_s"]) for side in sides],
-            "differ": [side["differ"] for side in sides],
+            "differ": [sorted(side["differ"]) for side in sides],
             "ends_s": [side["ends_s"] for side in sides],
         }
 
@@ -184,6 +184,13 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
     return {**found, "attachments": rows}
 
 
+def versions(python: str) -> dict[str, str]:
+    """Return the versions of the Python that trains, and of its torch."""
+    code = "import json, platform, torch; print(json.dumps([platform.python_version(), torch.__version__]))"
+    found = subprocess.run([*shlex.split(python), "-c", code], capture_output=True, check=True).stdout
+    return dict(zip(("python", "torch"), json.loads(found), strict=True))
+
+
 def summary(result: dict[str, Any]) -> dict[str, Any]:
     rows = [row for one in result["sessions"] for row in one["attachments"]]
     ratios = [row["pace"] for row in rows if row["pace"] is not None]
@@ -241,6 +248,7 @@ def main() -> None:
             found = Training(chosen, Path(name)).ended()
             del found["ends_s"]
         with result_file.opened(out) as result:
+            result["target"] = versions(chosen.python)
             result["unattended"], result["steps"], result["sessions"] = found, chosen.steps, []
             done = dict(result)
     chosen.steps = done["steps"]
@@ -252,7 +260,7 @@ def main() -> None:
         with result_file.opened(out) as result:
             result["sessions"].append(row)
             result["summary"] = summary(result)
-        print(made, [one["answer"] for one in row["attachments"]], *map(list, row["differ"]), flush=True)
+        print(made, [one["answer"] for one in row["attachments"]], *row["differ"], flush=True)
         if not row["attachments"]:
             break
 

@@ -43,6 +43,18 @@ def test_finding_is_delayed_when_its_part_has_a_slope():
     assert not found.refuted
 
 
+def test_delay_tests_no_cause_when_it_is_of_the_whole_part():
+    tests = [part("host", 1.0), part("device", 0.1)]
+    whole, cause = sorted_by(tests, finding(), finding("optimizer-forloop"), has_device=False).standing
+    assert whole.tested.tests_cause and not cause.tested.tests_cause
+    assert cause.tested.slope == whole.tested.slope
+
+
+def test_finding_about_starts_of_workers_is_not_tested_when_the_loader_is_delayed():
+    (one,) = sorted_by([part("loader", 1.0)], finding("persistent-workers")).standing
+    assert one.tested == ReadFromTrace()
+
+
 def test_finding_is_refuted_when_a_delay_of_its_part_disappears():
     found = sorted_by([part("host", 0.02, half=0.1), part("device", 1.0)], finding(), finding("amp-absent"))
     assert [one.id for one in found.standing] == ["amp-absent"]

@@ -34,6 +34,8 @@ OPERATORS_DOMINATE = 0.50
 
 OF_START = "start-dominates"
 """Finding of a command whose steps are the smaller part of its time, which the verdict has to say."""
+OF_IDLE = "service-idle"
+"""Finding of a server that mostly waits for requests, of which no other part of its steps tells."""
 OF_SOME_STEPS: Family = "phases"
 """Family of findings about work that only some steps do, such as validation."""
 
@@ -194,6 +196,10 @@ def verdict(
     places = [leading.where] if leading else []
     places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
     where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
+    idle = next((finding for finding in findings if finding.id == OF_IDLE), None)
+    if idle is not None:
+        works = f"Operators run for {words.share(attribution.shares.device)} of it."
+        return f"{takes}; {_as_clause(idle.claim)}. {works}"
     rare = _of_some_steps(findings) if found in ("device", "none") else None
     if rare is not None:
         return f"{takes}; {_as_clause(rare.claim)}{_at(rare.where)}."

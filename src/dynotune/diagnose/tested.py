@@ -83,11 +83,19 @@ def tests_of(finding: Finding, parts: Iterable[DelayedPart], delays: DelayTests 
     return own or [test for test in decided if test.part in parts]
 
 
+def _claims_a_whole_part(finding: Finding) -> bool:
+    rule = all_rules().get(finding.id)
+    return rule is not None and rule.whole_part
+
+
 def _delayed(finding: Finding, tests: Sequence[DelayTest]) -> Finding:
     """Return the finding with the test whose slope is largest: one critical part is enough for it."""
     test = max(tests, key=lambda test: test.slope)
     cost = None if isinstance(finding.share, Unknown) else finding.share * min(1.0, max(0.0, test.slope))
-    tested = Delayed(part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost)
+    is_own = test.part == "function" or _claims_a_whole_part(finding)
+    tested = Delayed(
+        part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost, tests_cause=is_own
+    )
     return msgspec.structs.replace(finding, tested=tested)
 
 

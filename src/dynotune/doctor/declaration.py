@@ -86,7 +86,7 @@ class Rule:
             takes.
         umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this
             finding.
-        delayed: as in `FindingTexts`; None for the parts of the family.
+        delayed: as in `FindingTexts`; None for the parts of the family. whole_part: as there.
         kind, remedy, commands: defaults for findings that name none of their own.
         needs_root: whether commands of the rule's findings need the rights of an administrator.
         sysctls: settings of the kernel, by name, that are set by the first of the commands.
@@ -106,6 +106,7 @@ class Rule:
     explains: tuple[str, ...]
     umbrella: tuple[Umbrella, ...]
     delayed: tuple[DelayedPart, ...] | None
+    whole_part: bool
     kind: Kind
     remedy: str
     commands: tuple[str, ...]
@@ -228,6 +229,7 @@ def rule(
             explains=prose.explains,
             umbrella=prose.umbrella,
             delayed=prose.delayed,
+            whole_part=prose.whole_part,
             kind=prose.kind,
             remedy=prose.remedy,
             commands=(*sets, *prose.commands),

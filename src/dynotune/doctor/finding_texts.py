@@ -30,6 +30,8 @@ class FindingTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             up, and ids of more general findings.
         delayed: parts of a step whose delay tests the finding, if they are others than those of its family;
             empty if no delay can test it, as for cores that several threads want.
+        whole_part: whether the finding claims all of its parts' time, so that a delay of the part tests the
+            finding itself. A delay of a part does not test which cause takes some of its time.
         kind: what the finding affects.
         remedy, commands: what to do, unless that depends on what was found.
         needs_root: whether a command needs the rights of an administrator.
@@ -47,6 +49,7 @@ class FindingTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explains: tuple[str, ...] = ()
     umbrella: tuple[Umbrella, ...] = ()
     delayed: tuple[DelayedPart, ...] | None = None
+    whole_part: bool = False
     kind: Kind = "speed"
     remedy: str = ""
     commands: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from dynotune.search.values import Present, has, present
 KINDS: dict[Objective, tuple[Kind, ...]] = {
     "throughput": ("speed", "jitter"),
     "latency-p99": ("speed", "jitter"),
+    "call-latency-p99": ("speed", "jitter"),
     "energy": ("speed", "jitter"),
     "time-to-first-step": ("start",),
     "memory": ("memory",),

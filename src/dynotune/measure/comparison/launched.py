@@ -135,8 +135,10 @@ def proved(within: Comparison) -> Comparison:
     choose.
 
     Blocks whose baseline was never compared with a plain window only choose, too: such are those of dynotune
-    0.2.
+    0.2. An answer without a block, such as that of equal arms, rests on no time and stays as it is.
     """
+    if not within.pairs:
+        return within
     only_chooses = within.only_chooses or (
         "" if within.baseline_shift is not None else why_not_proof(None, "")
     )

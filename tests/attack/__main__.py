@@ -25,7 +25,7 @@ from lab import provenance
 from .counts import Counts
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("readers", "files", "transparency", "processes", "people", "outsiders", "runtime")
+PARTS = ("readers", "files", "transparency", "processes", "people", "outsiders", "hostile", "runtime")
 MOST_HOURS = 2.0
 # The clock is looked at between slices of a part, a twentieth of it or so many cases.
 SLICES, SMALLEST = 20, 40

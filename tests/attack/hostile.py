@@ -56,14 +56,14 @@ def _a_program_that_runs_has_hostile_names(random: randoms.Random, folder: Path)
     begins = random.choice((
         "",
         "import threading as t\nfor _ in range(800): t.Thread(target=t.Event().wait, daemon=True).start()",
-        "import os\nfor _ in range(120): os.fork() or (print(end=''), signal.pause())",
-        "import os\nos.chdir('/tmp'); os.setsid()",
+        "import os\nfor _ in range(120): os.fork() or (os.closerange(0, 3), signal.pause())",
+        "import os\nos.chdir('/tmp')",
     ))  # fmt: skip
     code = (
         f"import ctypes, signal\nctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n{begins}\n{VICTIM}"
     )
     with subprocess.Popen([sys.executable, "-c", code, *words], env=env, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as victim:  # fmt: skip
+                          stdout=subprocess.PIPE, text=True, start_new_session=True) as victim:  # fmt: skip
         try:
             assert victim.stdout is not None and victim.stdout.readline() == "up\n"
             looking = me.start("diagnose", "--pid", str(victim.pid), "--json", "seen.json", command=(None,))  # type: ignore[arg-type]
@@ -82,8 +82,8 @@ def _a_program_that_runs_has_hostile_names(random: randoms.Random, folder: Path)
                 own = f"got {signal.SIGCONT.value}\n" if fate == "stops" else ""
                 assert (signals, victim.returncode) == (own, 0), f"it got {signals!r}"
         finally:
-            subprocess.run(["pkill", "-KILL", "-P", str(victim.pid)], check=False)
-            victim.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(victim.pid, signal.SIGKILL)
     nothing_ran(folder)
     assert not (left := list(me.state.glob("dynotune/attached/*"))), left
 

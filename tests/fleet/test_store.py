@@ -255,7 +255,7 @@ def test_a_database_that_went_away_is_told_of_once_and_gets_all_of_it_when_it_is
             assert store.behind
             assert store.names() == []
             assert store.run("other", block(), lambda: None) is None
-            monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
+            store.patience_s = 0.0
             with pytest.raises(StorageLost, match="does not answer") as lost:
                 store.patiently(lambda: store.study("s"))
         finally:

@@ -201,7 +201,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
     """Connect a worker to a database of studies; leaving the `with` block releases the worker's lead and
     blocks.
 
-    `behind`: true while the database lacks something that the study's folder has.
+    `behind`: true while the database lacks something that the study's folder has. `patience_s`: seconds to
+    wait for a lost database, where that is less than PATIENCE_S.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
         self._lost_s = -math.inf
+        self.patience_s = math.inf
         self._over = threading.Event()
         self._reads_only = reads_only
         with self._transaction() as do:
@@ -286,8 +288,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
             ) from error
 
     def patiently(self, job: Callable[[], T]) -> T:
-        """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S."""
-        until_s = time.monotonic() + PATIENCE_S
+        """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S, or `patience_s`."""
+        until_s = time.monotonic() + min(PATIENCE_S, self.patience_s)
         while True:
             try:
                 return job()

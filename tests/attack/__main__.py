@@ -99,7 +99,7 @@ def page(result: dict[str, Any], soak: dict[str, Any] | None = None) -> str:
             "",
             "## Soak",
             "",
-            "Random programs run under random commands, and random faults strike. So far; `make soak` goes on:",
+            "Random programs run under random commands, and random faults strike; `make soak` goes on:",
             "",
             "| hours | cases | held | lost something | left a process | left a file or mount | memory grew |",
             "| --- | --- | --- | --- | --- | --- | --- |",

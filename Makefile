@@ -54,9 +54,10 @@ field: install
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
 
-# So are the page of knobs, from the catalogue, and the schemas of documents, from their structs.
+# So are the pages of knobs and of settings from elsewhere, from the catalogue, and the schemas of documents, from their structs.
 knobs: install
 	$(BIN)/python tools/knobs_page.py > docs/reference/knobs.md
+	$(BIN)/python tools/from_elsewhere_page.py > docs/reference/from-elsewhere.md
 
 schemas: install
 	$(BIN)/python tools/schemas.py docs/reference/schemas

@@ -228,8 +228,6 @@ def compare(
     options: RunOptions = {"seed": 0, **run}
     spec = _spec(command, options, baseline, window_steps=steps, objective=objective, caches=caches)
     chosen = _settings(candidate)
-    if chosen == spec.settings:
-        raise UsageError("Both arms are the same.", hint='Name a setting, as {"loader.num_workers": 4}.')
     limits: dict[str, Any] = {
         "max_pairs": pairs,
         "margin": margin,

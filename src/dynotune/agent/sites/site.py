@@ -92,7 +92,10 @@ class Site:
         return "%s cannot be switched while the program runs" % self.setting["knob"]
 
     def has_already(self) -> bool:
-        """Tell whether the program has all settings of its own accord. Asked within a run, after `cannot`."""
+        """Tell whether the program has all settings of its own accord. Asked within a run, after `cannot`.
+
+        `OtherArm` asks it of sites that are never turned on.
+        """
         return False
 
     def on(self) -> None:

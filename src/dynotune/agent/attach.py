@@ -116,12 +116,14 @@ class Agent:
             from .facts.fetching import Fetching
             from .facts.pinning import Pinning
             from .facts.program_options import ProgramOptions
+            from .facts.trainers import Trainers
 
             Fetching(self._event, self.log).install(hooks)
             FetchDelay(self._program.folder, self.log).install(
                 hooks
             )  # outside, so that fetches are timed without it
             Pinning(self._event, self.log).install(hooks)
+            Trainers(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)

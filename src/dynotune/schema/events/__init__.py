@@ -34,6 +34,7 @@ from dynotune.schema.events.process import (
     SettingPutBack,
     SettingsReadBack,
     TorchImported,
+    TrainerMade,
 )
 from dynotune.schema.events.start import CompilerCounted, ProcessCreated, RootMet, StartCovered, StartSpan
 from dynotune.schema.events.state import Moments, StateRead
@@ -96,6 +97,7 @@ Event = (
     | StartSpan
     | StateRead
     | TorchImported
+    | TrainerMade
 )
 """Any event of a record."""
 
@@ -162,6 +164,7 @@ __all__ = [
     "TaskResult",
     "TorchImported",
     "TraceRecorded",
+    "TrainerMade",
     "Window",
     "kind_of",
     "unit_s",

@@ -281,7 +281,7 @@ def about(
     """List what a recipe gained, and on which machine, one line each."""
     lines = []
     if speedup is not None:
-        lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")
+        lines.append(f"Proved: {words.with_interval(speedup, ci)} in {objective}")
     if facts:
         lines.append("on " + ", ".join(f"{name} {words.plain(value)}" for name, value in facts.items()) + ".")
     return lines

@@ -144,10 +144,10 @@ def _in_blocks(comparison: Comparison) -> str:
     window."""
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
+    found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))
     return (
-        f"{words.settings(comparison.candidate_settings)}: {words.speedup(comparison)} "
-        f"({words.interval(comparison.ci)}, {comparison.num_pairs} blocks); a step of the baseline against "
-        f"the plain window: {baseline}"
+        f"{words.settings(comparison.candidate_settings)}: {found}, {comparison.num_pairs} blocks; a step of "
+        f"the baseline against the plain window: {baseline}"
     )
 
 

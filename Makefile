@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions field findings knobs schemas pictures claims runtime-reference docs install clean
+.PHONY: demo test lint tests test-long test-gpu attack soak test-versions field findings knobs schemas pictures claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -35,6 +35,10 @@ test-gpu:
 # The standing attack, two hours at most, and the page of it.
 attack: install
 	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json --page docs/reference/robustness.md
+
+# An hour of the soak, which goes on where the last hour ended: eight of them are the whole.
+soak: install
+	$(BIN)/python -m tests.attack.soak --out benchmarks/results/soak_cpu.json
 
 # The tests that start programs, and those of the agent, on other versions of Python and torch; then the page of them.
 test-versions: install

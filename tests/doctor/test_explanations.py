@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -24,6 +25,15 @@ def test_every_finding_can_be_explained(id_):
     assert finding is not None
     assert (finding.id, finding.title) == (id_, all_rules()[id_].title)
     assert finding.sees and finding.costs and finding.wrong
+
+
+@pytest.mark.parametrize("id_", list(all_rules()))
+def test_finding_has_an_example_that_is_code_or_a_state_of_the_machine(id_):
+    """Python that parses, or commands of a shell with what they print."""
+    example = explain(id_).finding.example
+    assert example
+    if not example.startswith("$ "):
+        ast.parse(example)
 
 
 @pytest.mark.parametrize("id_", list(all_rules()))

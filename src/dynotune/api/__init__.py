@@ -45,6 +45,7 @@ from dynotune.api.documents import (
 from dynotune.api.notebook import load_ipython_extension
 from dynotune.schema import atomic, document, private, redaction, untrusted
 from dynotune.schema.errors import CommandFailed, UsageError, may_fail
+from dynotune.schema.home import expanded
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
@@ -501,7 +502,7 @@ def _spec(command: Command, options: RunOptions, settings: Settings = (), **fiel
     named: dict[str, Any] = {
         _FIELDS.get(name, name): value for name, value in options.items() if name != "progress"
     }
-    base = Path(options.get("run_dir") or private.state_folder() / "runs").expanduser().absolute()
+    base = expanded(Path(options.get("run_dir") or private.state_folder() / "runs"))
     named |= fields | {"cwd": Path(options.get("cwd", ".")).absolute(), "base": base}
     named["env"] = dict(options.get("env", os.environ))
     if callable(command):

@@ -31,7 +31,7 @@ MOST_ARMS = 9
 """Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
 MOST_TESTS = 3
 BLOCKS_OF_A_TEST = 4
-FEWEST_BLOCKS = 3
+FEWEST_BLOCKS = 2
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Runs of the command for fresh pairs that prove a recipe, without the check of results."""

@@ -23,6 +23,7 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what: str
     remedy: str
     wrong_when: str
+    example: str
     calls: str | list[str] = ""
     text: str | list[str] = ""
     at: str | list[str] = ""
@@ -56,6 +57,7 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
         "loader; with "
         "a device, at most the time for which the device waits for the host.",
         wrong_when=habit.wrong_when,
+        example=habit.example,
         explains=_GENERAL,
     )
     def judge(view: ObservationView) -> Judgements:

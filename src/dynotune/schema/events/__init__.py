@@ -22,6 +22,7 @@ from dynotune.schema.events.batches import BatchesFetched, BatchesPinned
 from dynotune.schema.events.frames import FramesDone
 from dynotune.schema.events.process import (
     AgentError,
+    AgentLeft,
     CompilationBegun,
     CycleFound,
     EnvironmentChanged,
@@ -36,7 +37,14 @@ from dynotune.schema.events.process import (
     TorchImported,
     TrainerMade,
 )
-from dynotune.schema.events.start import CompilerCounted, ProcessCreated, RootMet, StartCovered, StartSpan
+from dynotune.schema.events.start import (
+    CompilerCounted,
+    ProcessCreated,
+    RootMet,
+    StacksSampled,
+    StartCovered,
+    StartSpan,
+)
 from dynotune.schema.events.state import Moments, StateRead
 from dynotune.schema.events.tasks import (
     AllocationsRecorded,
@@ -72,6 +80,7 @@ TaskResult = (
 Event = (
     TaskResult
     | AgentError
+    | AgentLeft
     | ArmGivenUp
     | ArmResults
     | ArmSwitched
@@ -93,6 +102,7 @@ Event = (
     | RootMet
     | SettingPutBack
     | SettingsReadBack
+    | StacksSampled
     | StartCovered
     | StartSpan
     | StateRead
@@ -121,6 +131,7 @@ def kind_of(raw: bytes) -> type[Event] | None:
 __all__ = [
     "KINDS",
     "AgentError",
+    "AgentLeft",
     "AllocationsRecorded",
     "ArmGivenUp",
     "ArmResults",
@@ -157,6 +168,7 @@ __all__ = [
     "SettingPutBack",
     "SettingsReadBack",
     "ShapesCounted",
+    "StacksSampled",
     "StartCovered",
     "StartSpan",
     "StateRead",

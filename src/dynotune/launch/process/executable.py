@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynotune.launch.process import multirun
+from dynotune.launch.process import multirun, script
 from dynotune.launch.process.run_folder import new_run_folder
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
@@ -29,13 +29,15 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     `candidate`: settings of the candidate in addition to the run's settings.
 
     Raises:
-        UsageError: the command is not found, or is a multirun of Hydra.
+        UsageError: the command or its script is not found, is a notebook, or is a multirun of Hydra.
         CannotRunHere: the folder for records cannot be made.
     """
     multirun.refuse_multirun(run.command, run.cwd)
     name = run.command[0] if run.command else ""
     if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in (*run.settings, *candidate)):
         find_executable(name, env=run.env, cwd=run.cwd)
+    if all(setting.knob != "git.ref" for setting in (*run.settings, *candidate)):
+        script.refuse_missing(run.command, run.cwd)
     was_there = run.base.exists()
     new_run_folder(run.base).rmdir()
     if not was_there:
@@ -90,10 +92,8 @@ def _check(path: Path, name: str) -> str:
 def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
-    if path.suffix == ".ipynb":
-        return (
-            f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
-        )
+    if path.suffix == script.NOTEBOOK:
+        return script.how_to_start_a_notebook(name)
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 

@@ -356,7 +356,8 @@ def _doubt(confirmed: BisectionStep, bisection: Bisection) -> str:
         and confirmed.speedup > bisection.against
     ):
         return (
-            f"{len(unsure)} comparisons on the way were undecided, and this step makes less than half of it."
+            f"{len(unsure)} comparisons of the search were undecided, and this step explains less than half "
+            "of the difference."
         )
     return ""
 

@@ -121,8 +121,8 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     lines = commented(
         [
             (
-                f"For an administrator to read, beside {recipe}: /etc/sysctl.d/60-dynotune.conf; sudo sysctl "
-                "--system."
+                f"For an administrator, beside {recipe}: read these settings, put them into "
+                "/etc/sysctl.d/60-dynotune.conf, and run sudo sysctl --system."
             ),
             (
                 "dynotune never changes the machine, and has not proved what follows: it is what `dynotune "

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from dynotune.schema.setting import Setting
 
 
-def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
+def check_run(run: RunSpec, candidate: Iterable[Setting] = (), *, looks_for_script: bool = False) -> None:
     """Refuse a run that cannot start, before dynotune waits for another dynotune or measures anything.
 
     If a setting changes PATH, or the command lies in the run folder, only the run can show whether the
     command exists.
 
-    `candidate`: settings of the candidate in addition to the run's settings.
+    Args:
+        candidate: settings of the candidate in addition to the run's settings.
+        looks_for_script: whether the script that the command gives to Python must be there. Another revision
+            may have another.
 
     Raises:
         UsageError: the command or its script is not found, is a notebook, or is a multirun of Hydra.
@@ -36,13 +39,13 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     name = run.command[0] if run.command else ""
     if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in (*run.settings, *candidate)):
         find_executable(name, env=run.env, cwd=run.cwd)
-    if all(setting.knob != "git.ref" for setting in (*run.settings, *candidate)):
-        script.refuse_missing(run.command, run.cwd)
     was_there = run.base.exists()
     new_run_folder(run.base).rmdir()
     if not was_there:
         with contextlib.suppress(OSError):
             run.base.rmdir()
+    if looks_for_script and all(setting.knob != "git.ref" for setting in (*run.settings, *candidate)):
+        script.refuse_missing(run.command, run.cwd)
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:

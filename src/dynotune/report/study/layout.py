@@ -323,7 +323,7 @@ def _worth(study: Study) -> list[Piece]:
         look: tuple[str, Tone] = ("●", "good") if kept else ("□", "dim")
         intervals.append(Interval("", row.candidate.id, row.worth.speedup, ci, *look, figures))
     legend: list[tuple[str, Tone, str]] = [("●", "good", "kept"), ("□", "dim", "dropped")]
-    forest = Forest("What each setting is worth within the whole", intervals, study.margin, legend=legend)
+    forest = Forest("What each setting adds to the others", intervals, study.margin, legend=legend)
     said = (
         "The best arm with and without one setting, in random order. A setting that does not earn its place "
         "is dropped before the rest is confirmed."

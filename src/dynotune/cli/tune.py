@@ -79,7 +79,7 @@ def tune(
             raise UsageError(
                 "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
             )
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(

@@ -109,6 +109,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
                 live=True,
                 note_events=True,
                 observe=self._observe,
+                account=self._observe,
                 frames=MOST_FRAMES if self._observe else 0,
             ),
         )

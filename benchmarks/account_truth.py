@@ -44,7 +44,7 @@ class Data(torch.utils.data.Dataset):
     def __init__(self):
         busy(1.5)
     def __len__(self):
-        return 320
+        return 192
     def __getitem__(self, index):
         busy(0.001)
         return torch.full((256,), float(index)), index % 10
@@ -54,6 +54,8 @@ def validate(model, loader):
     with torch.no_grad():
         for batch, _ in loader:
             model(batch.to(device)).sum().item()
+torch.save(0, folder + "/small.pt")  # what these calls import is not theirs
+torch.load(folder + "/small.pt")
 with timed("own"):
     prepare()
 with timed("data_set"):

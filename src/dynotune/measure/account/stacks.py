@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
 from dynotune.launch.records import VALIDATION, Record
+from dynotune.schema import data_file
 from dynotune.schema.account import Activity
 from dynotune.schema.errors import RecordError
 from dynotune.schema.events import StacksSampled, StartSpan
@@ -155,9 +154,8 @@ class Samples:
 
 @cache
 def _rules() -> list[tuple[re.Pattern[str], _Rule]]:
-    table = tomllib.loads(files(__package__).joinpath("stacks.toml").read_text("utf-8"))
-    rules = msgspec.convert(table["rule"], list[_Rule])
-    return [(re.compile(rule.pattern), rule) for rule in rules]
+    rules = data_file.table(__package__, "stacks.toml", dict[Literal["rule"], list[_Rule]])
+    return [(re.compile(rule.pattern), rule) for rule in rules["rule"]]
 
 
 @cache

@@ -22,6 +22,7 @@ from dynotune.schema.events.batches import BatchesFetched, BatchesPinned
 from dynotune.schema.events.frames import FramesDone
 from dynotune.schema.events.process import (
     AgentError,
+    AgentLeft,
     CompilationBegun,
     CycleFound,
     EnvironmentChanged,
@@ -78,6 +79,7 @@ TaskResult = (
 Event = (
     TaskResult
     | AgentError
+    | AgentLeft
     | ArmGivenUp
     | ArmResults
     | ArmSwitched
@@ -127,6 +129,7 @@ def kind_of(raw: bytes) -> type[Event] | None:
 __all__ = [
     "KINDS",
     "AgentError",
+    "AgentLeft",
     "AllocationsRecorded",
     "ArmGivenUp",
     "ArmResults",

@@ -22,8 +22,10 @@ from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.diagnose.window import PlainWindow, exact_window
+from dynotune.measure.account import account
 from dynotune.measure.live import Join, TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
+from dynotune.schema.account import RunAccount
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
@@ -148,6 +150,7 @@ class LiveDiagnosis:
                 plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines
             ),
             memory=memory,
+            account=self._account(begin_s),
             notes=plain.notes,
         )
         if delays and not self.has_time:
@@ -162,6 +165,18 @@ class LiveDiagnosis:
         if self.runner.live is not None:
             self.runner.live.save()
         return observation, path
+
+    def _account(self, until_s: float) -> RunAccount | Unknown:
+        """Account for the time from the launch to the plain window, from which on tasks change what a run
+        takes."""
+        if self._joined is not None:
+            return Unknown("the program was joined after its start")
+        outcome = self.runner.outcome()
+        if not outcome.launched_s < until_s:
+            return Unknown("the steps were timed from the launch on")
+        return account(
+            outcome.all_records, outcome.launched_s, until_s, command=self.run.command, is_whole=False
+        )
 
     def _facts(self) -> Facts:
         """Return the facts of machine and target; the probe imports the target's torch while the program

@@ -15,10 +15,12 @@ from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
+from .core.living_objects import watch_freezing
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
 from .facts.frames import Frames
+from .sites.other_arm import OtherArm
 from .sites.settings import Settings
 from .steps import event_hooks, marker, samples
 from .steps.outermost_modules import OutermostModules
@@ -57,6 +59,7 @@ class Agent:
         self._hooks = AfterImport(self.log)
         self._program = program = Program(folder, self._event, self.log)
         self._settings = Settings(plan["settings"], program)
+        self._other_arm = OtherArm(plan.get("other_arm") or [], program)
         self._state: State | None = None
         if plan.get("observe"):
             from .facts.state import State
@@ -104,6 +107,8 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        if self._state is not None or plan.get("tasks") or plan.get("live"):
+            watch_freezing(self.log)
         self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])
@@ -122,7 +127,7 @@ class Agent:
             Pinning(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
-            marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
+            marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step, "frame_done": self.frame_done})
         atexit.register(self._finish)
         self._cover_exit()
@@ -141,6 +146,12 @@ class Agent:
 
     def mark_step(self) -> None:
         self._guard("step", self._steps.marked)
+
+    def _step_function_ended(self, begin_s: float) -> None:
+        """Note the return of the function that the user named as the step; its call began at `begin_s`."""
+        if self._program.step_function_ended is not None:
+            self._guard("call", self._program.step_function_ended, begin_s)
+        self.mark_step()
 
     def frame_done(self, stream: object, since_s: float) -> None:
         if self._frames is not None:
@@ -179,7 +190,7 @@ class Agent:
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_function"):
-            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
+            self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
@@ -230,6 +241,7 @@ class Agent:
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
+        self._guard("loader", self._other_arm.on_loader, loader)
         return key
 
     def _worker_begun(self) -> None:
@@ -268,7 +280,12 @@ class Agent:
         return True
 
     def _step_fixed(
-        self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
+        self,
+        parts: list[dict[str, Any]],
+        begin_s: float,
+        classes: set[type],
+        num_superseded: int,
+        call_samples: int | None,
     ) -> None:
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
@@ -280,6 +297,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "call_samples": call_samples,
                 "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
@@ -341,7 +359,8 @@ class Agent:
             self._event({"event": "state", **self._program.ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
-        self._event({"event": "readback", "settings": self._settings.readback()})
+        already = self._other_arm.already()
+        self._event({"event": "readback", "settings": self._settings.readback(), "already": already})
 
     def _say_out_of_memory(self) -> None:
         roots = self._program.roots.alive() if self._program.roots is not None else []

@@ -4,7 +4,7 @@ allow."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,14 +72,7 @@ def diagnose_running(
         recorded: Diagnosis | Unknown = NOT_ASKED
         if record and not seen.activities[0].ended:
             recorded = diagnosis_of_recording(target, seen.facts, running)
-    if all(len(one.looks) < parts.FEWEST_LOOKS for one in seen.activities):
-        raise CannotRunHere(
-            f"The program of process {pid} ended while it was looked at.",
-            hint=(
-                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
-                "COMMAND"
-            ),
-        )
+    _refuse_few_looks(pid, seen.activities, look_s)
     if not isinstance(found, Unknown):
         judged[0] = parts.with_stacks(judged[0], seen.activities[0], _number(seen.gpus[0][1]), found)
     whole = parts.job([(_rank_name(one), each) for one, each in zip(target.ranks, judged, strict=True)])
@@ -103,6 +96,25 @@ def diagnose_running(
         unknown=seen.unknown,
         facts=seen.facts,
         notes=[*target.notes, *_notes(target, seen)],
+    )
+
+
+def _refuse_few_looks(pid: int, activities: Sequence[Activity], look_s: float) -> None:
+    if any(len(one.looks) >= parts.FEWEST_LOOKS for one in activities):
+        return
+    if any(one.ended for one in activities):
+        raise CannotRunHere(
+            f"The program of process {pid} ended while it was looked at.",
+            hint=(
+                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
+                "COMMAND"
+            ),
+        )
+    num = max(len(one.looks) for one in activities)
+    raise CannotRunHere(
+        f"The program of process {pid} was seen only {num} times in {look_s:.0f} s, too rarely to say "
+        "what holds it up.",
+        hint="The machine is busy, or the program has very many processes. Try the id of one rank's process.",
     )
 
 

@@ -13,7 +13,9 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.task import PageCache, PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "live", "results"]
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Objective = Literal["throughput", "latency-p99", "call-latency-p99", "time-to-first-step", "memory", "energy"]
+PERCENTILES: tuple[Objective, ...] = ("latency-p99", "call-latency-p99")
+"""Objectives that are a percentile of single steps or calls."""
 Phase = Literal["training", "inference"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
@@ -103,12 +105,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         pretend: as `RunSpec.pretend`.
         watched: whether the run is watched: a full record then continues in further files, of which the
             newest are kept, and the agent reports the signal on which the program writes its threads' stacks.
+        other_arm: settings of another arm, which the agent looks for and does not set.
         secret_hints, secret_patterns: hints and patterns of secrets, which the record leaves out: see
             `schema.redaction`.
     """
 
     schema: str = "dynotune.plan/2"
     settings: list[PlannedSetting] = []
+    other_arm: list[PlannedSetting] = []
     tasks: list[Task] = []
     live: bool = False
     step_function: str | None = None
@@ -242,6 +246,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         num_devices: number of GPUs on which the process has allocated memory; None without CUDA.
         out_of_memory: owners of the device's memory when a failed allocation ended the process; "" without a
             failure.
+        call_samples: number of samples of a step that draws from no loader, by the leading dimension of the
+            inputs of its outermost module; None if it varies, and in older documents.
+        already: knobs of the other arm's settings that the process has of its own accord.
         errors: errors of the agent itself, which are hidden from the program.
     """
 
@@ -266,6 +273,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
     out_of_memory: str = ""
+    call_samples: int | None = None
+    already: list[str] = []
     errors: list[str] = []
 
     @property

@@ -10,10 +10,11 @@ compiled again.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import weakref
 from threading import get_ident
+
+from ..core.living_objects import living_objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class OutermostModules:
     def _uncalled_classes(self) -> set[type]:
         """Return the classes of modules that no other module contains, for a program that compiles before any
         call."""
-        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._module)]
+        modules = [thing for thing in living_objects() if issubclass(type(thing), self._module)]
         inner = {id(part) for module in modules for part in module.children()}
         return {type(module) for module in modules if id(module) not in inner}
 

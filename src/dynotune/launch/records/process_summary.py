@@ -102,6 +102,8 @@ def _summary(record: Record, launched_s: float) -> Process:
         peak_device_bytes=peaks.peak_device_bytes,
         num_devices=peaks.num_devices,
         readback=readback.settings,
+        already=readback.already,
+        call_samples=cycle.call_samples if cycle else None,
         environment_changes=[as_stored(event, EnvironmentChange) for event in record.all(EnvironmentChanged)],
         out_of_memory=why_memory_ran_out(
             [failed.message], batch=samples[-1] if samples else None, held=failed.held

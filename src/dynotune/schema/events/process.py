@@ -62,6 +62,8 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
         begin_s: begin of the first step (s, CLOCK_MONOTONIC).
         num_steps: number of steps that had ended when the cycle was found.
         num_superseded: number of steps recorded before that turned out to be no steps.
+        call_samples: number of samples of a step without a loader, by the leading dimension of its outermost
+            module's inputs; None if that varies from step to step.
         stacks_by: number of the signal on which the program writes its threads' stacks; None if it writes
             none.
         rank, world_size: from the process group; None without one.
@@ -73,6 +75,7 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
     begin_s: float | None = None
     num_steps: Count = 0
     num_superseded: Count | None = None
+    call_samples: Count | None = None
     stacks_by: Int | None = None
     rank: Int | None = None
     world_size: Int | None = None
@@ -99,9 +102,13 @@ class MemoryPeaks(_Event, frozen=True, kw_only=True, tag="memory"):
 
 
 class SettingsReadBack(_Event, frozen=True, kw_only=True, tag="readback"):
-    """The state of each setting of the run."""
+    """The state of each setting of the run.
+
+    `already`: knobs of another arm's settings that the process has of its own accord.
+    """
 
     settings: list[Readback] = []
+    already: list[str] = []
 
 
 class SettingPutBack(_Event, frozen=True, kw_only=True, tag="setting_put_back"):

@@ -126,6 +126,13 @@ def test_mlflow_is_refused_before_the_command_when_its_place_cannot_be_written(t
         watch.log("mlflow=sqlite:////proc/nowhere/x.db", tmp_path)
 
 
+def test_mlflow_is_refused_soon_when_no_server_answers(tmp_path):
+    pytest.importorskip("mlflow")
+    with pytest.raises(CannotRunHere, match="MLflow did not begin a run") as raised:
+        watch.log("mlflow=http://127.0.0.1:9", tmp_path)
+    assert len(raised.value.message) < 300
+
+
 WANDB = """
 import sys
 from pathlib import Path

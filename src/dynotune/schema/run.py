@@ -100,6 +100,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: record the state of the process, together with its window (event `state`).
         sync_steps: wait for the device at the end of each step, in order to time single steps.
         startup: record the parts of the start (events `span`).
+        account: record these parts in the whole run, and stacks of the main thread (events `stacks`) until
+            the run's first task.
         frames: most frames of streams to record (events `frames`); an observed run records calls of models
             up to its first task, since recording them costs time.
         pretend: as `RunSpec.pretend`.
@@ -122,6 +124,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    account: bool = False
     frames: int = 0
     pretend: PretendedGpu | None = None
     watched: bool = False

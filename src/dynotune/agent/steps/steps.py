@@ -97,6 +97,7 @@ class Steps:
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
+        self.is_joined = False  # whether the program ran before its events were seen
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
@@ -164,6 +165,16 @@ class Steps:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
+
+    def epoch_goes_on(self, key: Key) -> None:
+        """Note that a loader began before its first batch was seen."""
+        with self._lock:
+            self._begun.discard(key)
+
+    def look_soon(self) -> None:
+        """Have `reached` called at the end of the next step."""
+        self._next_stop = 0
+        self.due[1] = 0.0
 
     def waited_before(self, key: Key, wait_s: float) -> None:
         """Add the time in which workers end and start to the wait for the first batch of the loader's next
@@ -285,7 +296,7 @@ class Steps:
                 self._fix(found)
 
     def _fix(self, found: cycles.Cycle) -> None:
-        self.cycle = found
+        self.cycle = found = found.ending_in_anchor() if self.is_joined else found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         kinds = {n: self._tokens[n].kind for n in found.sequence}
         # In training without a loader, no place shows the number of samples without extra cost.

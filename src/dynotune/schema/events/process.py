@@ -22,7 +22,7 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     """A Python process of the command began, or replaced itself by another program.
 
     `python`: its version. `rank`, `world_size`: from the environment; None if the environment does not have
-        them.
+        them. `late`: whether the agent came to a program that ran already.
     """
 
     pid: Int | None = None
@@ -32,6 +32,13 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     python: str = ""
     rank: Int | None = None
     world_size: Int | None = None
+    late: bool = False
+
+
+class AgentLeft(_Event, frozen=True, kw_only=True, tag="left"):
+    """The agent has left a program that goes on. `stay`: covers that the program itself has covered since."""
+
+    stay: list[str] = []
 
 
 class TorchImported(_Event, frozen=True, kw_only=True, tag="torch"):
@@ -134,10 +141,14 @@ class AgentError(_Event, frozen=True, kw_only=True, tag="error"):
 
 
 class ProcessExited(_Event, frozen=True, kw_only=True, tag="exit"):
-    """The interpreter ended normally. `num_events`: number of draws, calls and updates, among which steps are
-    found."""
+    """The interpreter ended normally.
+
+    `num_events`: number of draws, calls and updates, among which steps are found. `at_s`: when the program's
+    exit handlers had run (CLOCK_MONOTONIC); None in older records.
+    """
 
     num_events: Count = 0
+    at_s: float | None = None
 
 
 class NotModelled(_Event, frozen=True, kw_only=True, tag="not_modelled"):

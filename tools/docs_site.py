@@ -72,6 +72,13 @@ def index() -> str:
     return "\n".join(lines) + "\n"
 
 
+def on_config(config: Any) -> Any:
+    """List every decision, so that a new one needs no line in mkdocs.yml."""
+    decisions = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.glob("decisions/*.md"))]
+    config["nav"] = [*config["nav"], {"Decisions": decisions}]
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the files that pages link to outside docs/, and the page of each finding and knob."""
     from mkdocs.structure.files import File, InclusionLevel

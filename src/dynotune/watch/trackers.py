@@ -5,7 +5,6 @@ A tracker gets numbers only where `--log` names it. The verdict, the only text b
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import time
@@ -27,6 +26,7 @@ MLFLOW = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # the terminal is the command's
 }
 LOGIN_S = 20
 """How long W&B may take to answer before the command starts."""
@@ -168,7 +168,6 @@ class _MLflow:
         # Its client can be told by variables alone. Without them it tries a server that is down for minutes.
         for name, value in MLFLOW.items():
             os.environ.setdefault(name, value)
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # the terminal is the command's
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 

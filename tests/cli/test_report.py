@@ -221,7 +221,8 @@ def test_report_writes_the_findings_of_a_diagnosis_for_editors(capsys, tmp_path)
 @pytest.mark.parametrize(
     ("option", "says"), [("--sarif", "has no findings"), ("--speedscope", "keeps no lines")]
 )
-def test_report_refuses_what_a_study_does_not_hold(capsys, folder, option, says):
-    _, err = report(capsys, folder, option, folder / "out.json", exit_code=2)
+def test_report_refuses_what_a_comparison_does_not_hold(capsys, tmp_path, option, says):
+    write(tmp_path / "comparison.json", answers.undecided())
+    _, err = report(capsys, tmp_path, option, tmp_path / "out.json", exit_code=2)
     assert says in err and "next:" in err
-    assert not (folder / "out.json").exists()
+    assert not (tmp_path / "out.json").exists()

@@ -15,19 +15,23 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.blocks import On
+    from dynotune.report.blocks import On, Report
     from dynotune.report.documents import layout_of, on_terminal
+    from dynotune.report.doing import Doing
     from dynotune.report.explanation import explanation_report
     from dynotune.report.patch import patch_heading
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.recipe_card import card
-    from dynotune.report.terminal import shown
+    from dynotune.report.terminal import Fitted, shown
 
 __all__ = [
+    "Doing",
+    "Fitted",
     "On",
     "Progress",
+    "Report",
     "as_html",
     "as_text",
     "card",
@@ -39,6 +43,7 @@ __all__ = [
     "largest",
     "layout",
     "layout_of",
+    "live_document",
     "loudness",
     "on_terminal",
     "patch_heading",
@@ -52,13 +57,14 @@ __all__ = [
 _HOMES = {
     "progress": "Progress",
     "plain_console": "as_html as_text console",
-    "blocks": "On",
+    "blocks": "On Report",
     "documents": "layout_of on_terminal",
+    "doing": "Doing",
     "explanation": "explanation_report",
     "patch": "patch_heading",
     "recipe": "recipe_report verification_report",
     "recipe_card": "card",
-    "terminal": "shown",
+    "terminal": "Fitted shown",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -7,14 +7,15 @@ screen readers and logs, nothing is drawn or set in columns: each row is a sente
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment as RichSegment
 from rich.table import Table as Grid
 from rich.text import Text
 
-from dynotune.report import layout, terminal_forest
+from dynotune.report import layout, terminal_forest, terminal_tiles
 from dynotune.report.blocks import (
     Bar,
     Bars,
@@ -37,6 +38,7 @@ from dynotune.report.blocks import (
     Section,
     Span,
     Table,
+    Tiles,
     Tone,
 )
 from dynotune.report.loudness import is_brief, is_plain, most
@@ -79,6 +81,30 @@ def shown(report: Report, medium: On | None = None) -> RenderableType:
         pieces.append(_shown(block, medium))
     pieces += [Text()] if blocks and not (medium is On.SCREEN and use.lines) else []
     return Group(*pieces, _fields([("verdict", _answer(report))]))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A report in a fixed number of lines: what comes before the answer is cut, the answer is not.
+
+    Args:
+        room: the number of lines.
+    """
+
+    report: Report
+    room: int
+    medium: On = On.SCREEN
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(height=None)
+        lines = console.render_lines(shown(self.report, self.medium), free)
+        answer = shown(replace(self.report, head=[], sections=[]), self.medium)
+        num_last = min(self.room, len(console.render_lines(answer, free, pad=False)))
+        left_out = max(0, len(lines) - self.room)
+        first = lines[: len(lines) - num_last - left_out]
+        for line in [*first, *lines[len(lines) - num_last :]]:
+            yield from line
+            yield RichSegment.line()
 
 
 def _follows(block: Piece, before: Piece, use: Piece, medium: On) -> bool:
@@ -143,6 +169,8 @@ def _shown(block: Piece, medium: On) -> RenderableType:
             return _table(block.without_empty())
         case Bars():
             return _bars(block)
+        case Tiles():
+            return _tiles(block)
         case Forest():
             return _forest(block, medium)
         case Findings():
@@ -290,6 +318,13 @@ def _bars(bars: Bars) -> RenderableType:
             grid.add_row(_plain(row.name), row.figure, DrawnBar(row.bar))
         drawn = grid
     return Group(drawn, *([_Legend(bars.legend)] if bars.legend else []))
+
+
+def _tiles(tiles: Tiles) -> RenderableType:
+    if is_plain():
+        said = [(tile.name, ", ".join(filter(None, [tile.figure, tile.detail]))) for tile in tiles.tiles]
+        return Group(*(Text(_plain(f"{name}: {text}")) for name, text in said))
+    return terminal_tiles.DrawnTiles(tiles.tiles, STYLES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,13 +97,12 @@ class WithinRun:
             give_up_slow=True,
         )
         turns = self._turns([arm], limit_s, how)
-        self._live.watcher.running(
-            f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}"
-        )
+        self._live.watcher.running(f"{arm.key} within one process, block 1", left_s=self._left_s())
         afforded = _Afforded(plan, began_s + limit_s)
         for blocks, judgement in in_process.until_verdict(turns, arm, afforded, error=error):
-            known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._live.watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
+            known = words.so_far(judgement.speedup, judgement.ci)
+            text = f"{arm.key} within one process, block {len(blocks) + 1}{f'; {known}' if known else ''}"
+            self._live.watcher.running(text, left_s=self._left_s())
         found = turns.found()
         is_late = not found.blocks.setdefault(arm.key, []) and time.monotonic() - began_s > first_s
         if is_late and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):

@@ -1,9 +1,11 @@
 """Watch a live run: follow its records, store values in bounded memory, analyse the run once a second, and
 show it.
 
-`RunWatcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a
-second (`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the
-terminal, `Server` as a page and for Prometheus; `Commands` starts the user's own commands at each alert.
+`RunWatcher` follows a run folder (`follower`, `processes`), stores values (`store`, `recent`), and makes one
+`View` a second (`analysis`: sentence and alerts). `DocumentWatcher` follows the document of a study or a
+comparison. Displays show the report of the newest state, which `report` lays out: `Lines` and `Screen` in the
+terminal, `Server` as a page and for Prometheus, from a source (`sources`). `Commands` starts the user's own
+commands at each alert.
 
 `launch` starts the command. This room does not reach into the program, except by `signals`: a watcher that
 started the run asks a stalled program for its threads' stacks, and kills what remains of a command that it
@@ -15,12 +17,30 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
+    from dynotune.watch.document_watcher import DocumentWatcher
     from dynotune.watch.server import Server
+    from dynotune.watch.sources import DocumentSource, RunSource, Source
     from dynotune.watch.terminal import Lines, Screen
     from dynotune.watch.watcher import Commands, RunWatcher
 
-__all__ = ["Commands", "Lines", "RunWatcher", "Screen", "Server"]
+__all__ = [
+    "Commands",
+    "DocumentSource",
+    "DocumentWatcher",
+    "Lines",
+    "RunSource",
+    "RunWatcher",
+    "Screen",
+    "Server",
+    "Source",
+]
 
-_HOMES = {"terminal": "Lines Screen", "server": "Server", "watcher": "Commands RunWatcher"}
+_HOMES = {
+    "terminal": "Lines Screen",
+    "server": "Server",
+    "sources": "DocumentSource RunSource Source",
+    "document_watcher": "DocumentWatcher",
+    "watcher": "Commands RunWatcher",
+}
 
 __getattr__ = lazy_face(__name__, _HOMES)

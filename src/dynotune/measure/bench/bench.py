@@ -133,7 +133,7 @@ class Bench:
         return window
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
-        self.watcher.running(f"a first run of the {arm}, until its steps are steady")
+        self.watcher.running(f"a first run of the {arm}, until its steps are steady", left_s=self.left_s())
         outcome = self._launch(arm, name, time_limit.limit_s(self.request.run, None), window=None)
         self._first_steps[arm] = readiness.FirstStep(outcome)
         return outcome
@@ -234,7 +234,7 @@ class Bench:
         return math.inf if left_s is None else left_s // (2 * self.window().run_s)
 
     def see(self, judgement: SequentialResult) -> None:
-        self._so_far = words.so_far(judgement.speedup, judgement.ci, self.left_s())
+        self._so_far = words.so_far(judgement.speedup, judgement.ci)
 
     def tell(self, pair: Pair | Voided) -> None:
         done = self._comparison
@@ -260,8 +260,16 @@ class Bench:
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if order == ARMS[0] else ARMS[::-1]:
             with self.journal.lock:
+                most = self._comparison.max_pairs
+                # Pairs in lanes run beside each other.
+                left_s = (2 * max(1, most - number + 1) - len(values)) * window.run_s / len(self._lanes)
+                budget_s = self.left_s()
                 self.watcher.running_arm(
-                    arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=self._so_far
+                    arm,
+                    pair=number,
+                    max_pairs=most,
+                    so_far=self._so_far,
+                    left_s=left_s if budget_s is None else min(left_s, budget_s),
                 )
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self.request.run.objective, self._comparison.unit)

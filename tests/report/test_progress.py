@@ -117,7 +117,7 @@ def test_progress_says_when_all_ends_and_draws_how_far_it_is(monkeypatch):
     now_s = 130.0
     progress.running("pair 2")
     progress.clear()
-    assert line_of(progress, 80) == "━━━━━━━━──────── pair 2 · 0:30 of about 1:00\n"
+    assert line_of(progress, 80) == "━━━━━━────── pair 2 · 0:30 of about 1:00\n"
     assert (progress.doing.what, progress.doing.spent_s, progress.doing.left_s) == ("pair 2", 30.0, 30.0)
 
 
@@ -131,4 +131,12 @@ def test_progress_names_no_end_when_none_is_known_or_it_is_over(monkeypatch, lef
     progress.clear()
     line = line_of(progress, 80)
     assert line.endswith("pair 1 · 0:30\n")
-    assert line.count("━") == 4
+    assert line.count("━") == 3
+
+
+def test_the_line_of_a_status_uses_the_width_of_the_terminal():
+    progress, file = progress_on(terminal=True)
+    with progress:
+        progress.running("a text " * 20, left_s=60.0)
+    (line,) = [line for line in plain(file).splitlines() if "of about" in line]
+    assert 90 <= len(line.rstrip()) <= 97

@@ -109,7 +109,7 @@ class LiveDiagnosis:
         after_s = USUAL_RECORDING_S + (USUAL_DELAYS_S if delays else 0.0)
         # Within a study, the budget of the study says when all ends.
         usual_s = None if self._counts_start else USUAL_START_S + after_s
-        watcher.running("the command, until its steps are steady and timed", left_s=usual_s)
+        watcher.running("the command, until its steps are steady", left_s=usual_s)
         python = probe.interpreter(run.command, run.env, run.cwd)
         self.runner.start(exact_window(run))
         # The probe imports the target's torch while the program imports its own.

@@ -241,7 +241,7 @@ def table(rows: Sequence[msgspec.Struct]) -> Table:
     shown = [field for field in fields if any(_says(getattr(row, field)) for row in rows)]
     columns = [_column(field, rows) for field in shown]
     cells = [[_cell(field, getattr(row, field)) for field in shown] for row in rows[:MOST_ROWS]]
-    return Table("", columns, cells, cards=False)
+    return Table("", columns, cells)
 
 
 def _says(value: Any) -> bool:

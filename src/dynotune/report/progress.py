@@ -20,7 +20,7 @@ from dynotune.schema.run import Objective
 from dynotune.text import words
 
 LOG_EVERY_S = 60.0
-BAR, NARROW_BAR, NARROW = 16, 8, 60
+BAR, NARROW_BAR, NARROW = 12, 8, 60
 """Columns of the bar, and below how many columns of the terminal it is the narrow one."""
 ROOM_OF_CTRL_C = 3
 PULSE_S = 4.0
@@ -106,7 +106,7 @@ class Progress:
         yield self._line(options.max_width, options.ascii_only)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, self._line(options.max_width, options.ascii_only).cell_len)
+        return Measurement(1, self._line(options.max_width, options.ascii_only).cell_len + ROOM_OF_CTRL_C)
 
     def _line(self, width: int, ascii_only: bool) -> Text:
         """Return how far all is, what runs now, how long all has taken, and how long all will take.

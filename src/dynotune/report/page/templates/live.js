@@ -81,7 +81,7 @@ function options(plot, names, width) {
     width, height: 190, cursor: { y: false }, legend: { show: false }, hooks: { draw: [marked] },
     series: [{}, ...names.map(line)],
     scales: { y: { range: (chart, low, high) => [0, plot.most ?? (high > 0 ? 1.05 * high : 1)] } },
-    axes: [{ ...axis, space: 90, values: (chart, ticks) => ticks.map(time) }, { ...axis, size: 70, values: (chart, ticks) => ticks.map((tick) => written(tick, plot.unit)) }],
+    axes: [{ ...axis, size: 34, space: 90, values: (chart, ticks) => ticks.map(time) }, { ...axis, size: 70, values: (chart, ticks) => ticks.map((tick) => written(tick, plot.unit)) }],
   };
 }
 

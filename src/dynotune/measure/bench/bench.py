@@ -260,16 +260,12 @@ class Bench:
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if order == ARMS[0] else ARMS[::-1]:
             with self.journal.lock:
-                most = self._comparison.max_pairs
-                # Pairs in lanes run beside each other.
-                left_s = (2 * max(1, most - number + 1) - len(values)) * window.run_s / len(self._lanes)
-                budget_s = self.left_s()
                 self.watcher.running_arm(
                     arm,
                     pair=number,
-                    max_pairs=most,
+                    max_pairs=self._comparison.max_pairs,
                     so_far=self._so_far,
-                    left_s=left_s if budget_s is None else min(left_s, budget_s),
+                    left_s=self._pairs_left_s(number, len(values)),
                 )
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self.request.run.objective, self._comparison.unit)
@@ -277,6 +273,14 @@ class Bench:
         pair = Pair(order, values["baseline"], values["candidate"], *ids, lane.number)
         reasons = objective.void_reasons(self.request.run.objective, runs)
         return Voided(number, "; ".join(reasons), pair) if reasons else pair
+
+    def _pairs_left_s(self, number: int, num_done: int) -> float:
+        """Return the seconds that pairs from `number` on take at most; `num_done` of their runs are made."""
+        num_runs = 2 * max(1, self._comparison.max_pairs - number + 1) - num_done
+        # Lanes run pairs beside each other.
+        pairs_s = num_runs * self.window().run_s / max(1, len(self._lanes))
+        left_s = self.left_s()
+        return pairs_s if left_s is None else min(pairs_s, left_s)
 
     def summarise(self, **answer: object) -> None:
         """Add to the comparison what its runs showed beside their values, and the fields of `answer`."""

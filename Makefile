@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions field findings knobs schemas pictures claims runtime-reference docs install clean
+.PHONY: demo test lint tests test-long test-gpu attack soak test-versions field findings knobs schemas pictures claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -36,6 +36,10 @@ test-gpu:
 attack: install
 	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json --page docs/reference/robustness.md
 
+# An hour of the soak, which goes on where the last hour ended: eight of them are the whole.
+soak: install
+	$(BIN)/python -m tests.attack.soak --out benchmarks/results/soak_cpu.json
+
 # The tests that start programs, and those of the agent, on other versions of Python and torch; then the page of them.
 test-versions: install
 	WORKERS=$(WORKERS) $(BIN)/python tools/versions.py; status=$$?; \
@@ -49,9 +53,10 @@ field: install
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
 
-# So are the page of knobs, from the catalogue, and the schemas of documents, from their structs.
+# So are the pages of knobs and of settings from elsewhere, from the catalogue, and the schemas of documents, from their structs.
 knobs: install
 	$(BIN)/python tools/knobs_page.py > docs/reference/knobs.md
+	$(BIN)/python tools/from_elsewhere_page.py > docs/reference/from-elsewhere.md
 
 schemas: install
 	$(BIN)/python tools/schemas.py docs/reference/schemas

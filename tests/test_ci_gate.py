@@ -47,6 +47,7 @@ class Runner:
             "PYTHONPATH": str(ROOT / "src"),
             "RUNNER_TEMP": str(self.temp),
             "GITHUB_ACTION_PATH": str(ROOT),
+            "GITHUB_WORKSPACE": str(self.project),
             **{f"GITHUB_{name}": str(self.temp / name) for name in ("STEP_SUMMARY", "OUTPUT", "PATH")},
         }
 
@@ -121,24 +122,61 @@ def test_ci_page_gives_the_action_only_inputs_that_it_has():
 
 STAND_IN = """#!{python}
 import json, sys
-if sys.argv[1] == "compare":
-    open("words.json", "w").write(json.dumps(sys.argv[1:]))
-    open(sys.argv[sys.argv.index("--json") + 1], "w").write("x")
+words, document = sys.argv[1:], "x"
+json.dump(words, open("words-" + words[0] + ".json", "w"))
+if words[0] in ("compare", "diagnose"):
+    open(words[words.index("--json") + 1], "w").write(words[0])
+elif "--sarif" in words:
+    open(words[words.index("--sarif") + 1], "w").write({sarif!r})
+    print("# the diagnosis")
+elif "--markdown" in words:
+    print("# the comparison")
 else:
-    print("verdict  same\\n```\\n# mine\\n````")
+    print("verdict  1.80x slower, 100% sure")
 """
+PLACE = {"artifactLocation": {"uri": "my%20train.py"}, "region": {"startLine": 31}}
+SARIF = json.dumps({"runs": [{"results": [
+    {"ruleId": "a", "level": "note", "message": {"text": "of the machine"}},
+    {"ruleId": "b", "level": "error", "message": {"text": "one: two, 50%\n::error::not mine"},
+     "locations": [{"physicalLocation": PLACE}]},
+]}]})  # fmt: skip
 
 
-def test_every_line_of_an_input_counts_and_no_report_ends_its_block(runner):
-    (runner.temp.parent / "bin" / "dynotune").write_text(STAND_IN.format(python=sys.executable))
-    lines = {"candidate": "a=1\nb=2 c=3\n", "baseline": "\nd=4\ne=5", "options": "--margin 0.03\n--pairs 3\n"}
-    assert runner.acts(command="python train.py", **lines).returncode == 0
-    words = json.loads((runner.project / "words.json").read_text())
-    assert words[:4] == ["compare", "a=1", "b=2", "c=3"]
+@pytest.fixture
+def stand_in(runner) -> None:
+    """A dynotune that keeps its words, and answers at once."""
+    (runner.temp.parent / "bin" / "dynotune").write_text(STAND_IN.format(python=sys.executable, sarif=SARIF))
+
+
+def test_action_splits_inputs_as_a_shell_would_when_they_hold_lines_and_quotes(runner, stand_in):
+    lines = {
+        "candidate": "a=1\nb=2 c='3 4'\n",
+        "baseline": "\nd=4\ne=5",
+        "options": "--margin 0.03\n--pairs 3\n",
+    }
+    assert runner.acts(command="A='1 2' python train.py && true", **lines).returncode == 0
+    words = json.loads((runner.project / "words-compare.json").read_text())
+    assert words[:4] == ["compare", "a=1", "b=2", "c=3 4"]
     given = words[words.index("--margin") : words.index("--fail-on")]
     assert given == ["--margin", "0.03", "--pairs", "3", "--baseline", "d=4", "--baseline", "e=5"]
-    summary = runner.text("STEP_SUMMARY").splitlines()
-    assert summary[2] == "`````text" and summary[-1] == "`````" and "# mine" in summary[3:-1]
+    assert words[-4:] == ["--", "bash", "-c", "A='1 2' python train.py && true"]
+
+
+def test_action_refuses_an_input_when_its_quotes_do_not_close(runner, stand_in):
+    done = runner.acts(command="python train.py", candidate="a='1")
+    assert done.returncode == 1 and "::error title=dynotune::The input candidate" in done.stderr
+
+
+def test_action_annotates_the_verdict_and_the_lines_of_findings(runner, stand_in):
+    done = runner.acts(command="python train.py", diagnose="true")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "::notice title=dynotune::1.80x slower, 100%25 sure",
+        "::error file=my train.py,line=31,title=dynotune%3A b::one: two, 50%25%0A::error::not mine",
+    ]
+    assert runner.text("STEP_SUMMARY") == "# the comparison\n\n# the diagnosis\n"
+    outputs = dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines())
+    assert outputs["verdict"] == "1.80x slower, 100% sure" and Path(outputs["sarif"]).is_file()
 
 
 def test_a_gate_that_cannot_run_fails_and_writes_no_summary(runner):
@@ -165,9 +203,7 @@ def test_an_answer_stands_in_the_summary_and_in_the_outputs(runner):
         runner.text("STEP_SUMMARY"),
         dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines()),
     )
-    assert summary.startswith(
-        f"### dynotune: {outputs['verdict']}\n\n```text\ncommand "
-    ) and summary.endswith("\n```\n")
+    assert summary.startswith("# dynotune compare") and outputs["verdict"].replace("%", "%25") in done.stdout
     assert "env.B=1" in summary and "env.C=2" in summary and "\x1b" not in summary
     assert Path(outputs["json"]).is_file()
 
@@ -177,7 +213,7 @@ def test_a_branch_that_is_slower_fails(runner, with_view):
     runner.has_branch(0.04)
     done = runner.acts(command="python train.py", baseline="git.ref=origin/main", options=OPTIONS)
     assert done.returncode == 1, done.stderr
-    assert "slower" in runner.text("STEP_SUMMARY").splitlines()[0]
+    assert "slower" in runner.text("STEP_SUMMARY") and "::error title=dynotune::" in done.stdout
     done = runner.acts(
         command="python train.py", baseline="git.ref=origin/main", options=OPTIONS, **{"fail-on": "never"}
     )

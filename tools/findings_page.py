@@ -13,9 +13,10 @@ from dynotune.schema.explanation import Explained
 HEAD = """# Findings
 
 This page lists every finding of `dynotune doctor` and `dynotune diagnose`, family by family. `dynotune explain ID`
-shows a finding in the terminal. "Explains" lists more general findings whose cause the finding names. "Settings
-worth proving" lists settings that may remove the cost. [Claims](claims.md) are pieces of advice that findings confirm
-or refute. [The reference of diagnoses](diagnosis.md) defines shares and severities.
+shows a finding in the terminal. The code below a finding is an example of what it is about. "Explains" lists more
+general findings whose cause the finding names. "Settings worth proving" lists settings that may remove the cost.
+[Claims](claims.md) are pieces of advice that findings confirm or refute. [The reference of diagnoses](diagnosis.md)
+defines shares and severities.
 
 `make findings` generates this page from the rules.
 """  # noqa: E501
@@ -43,7 +44,12 @@ def _section(finding: Explained, claims: Sequence[Claim]) -> str:
     bearing = [claim.id for claim in claims if finding.id in claim.bears_on]
     rows["claims"] = ", ".join(f"[`{id_}`](claims.md#{id_})" for id_ in bearing)
     listed = [f"- **{name.capitalize()}**: {told}" for name, told in rows.items() if told]
-    return "\n".join([f"### `{finding.id}`\n", f"{finding.title}\n", *listed]) + "\n"
+    example = f"\n```{_language(finding.example)}\n{finding.example}\n```"
+    return "\n".join([f"### `{finding.id}`\n", f"{finding.title}\n", *listed, example]) + "\n"
+
+
+def _language(example: str) -> str:
+    return "console" if example.startswith("$ ") else "python"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dynotune.schema.account import RunAccount
 from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
@@ -29,6 +30,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     LargestValue,
     MemoryAccount,
     Precision,
+    RunAccount,
     RunningDiagnosis,
     Startup,
     Study,

@@ -8,21 +8,25 @@ from types import MappingProxyType
 
 import numpy as np
 from msgspec.structs import replace
-from scipy.special import stdtrit
 
 from dynotune.measure.bench import Journal
-from dynotune.measure.comparison import judge, orders
+from dynotune.measure.bench.in_process import gains_nothing, pairs_of
+from dynotune.measure.comparison import judge_comparison, orders
 from dynotune.measure.live import lane_order, lanes
+from dynotune.measure.live.switching import estimate
+from dynotune.measure.live.turns import FEWEST_BLOCKS
 from dynotune.schema.arm import BASELINE, Arm
-from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
+from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison
+from dynotune.schema.events import Block, Stretch
 from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
 from dynotune.search.bench import FIRST_LAUNCH, Tested
 from dynotune.search.study import search
+from dynotune.search.within_run import TELLING
 from lab.search.studies import FOREVER_S, study_of
 from lab.search.tables import QUIET, Noise, Recorded, Table
 from lab.silent import Silent
 
-SWITCH_BLOCKS, FEWEST_SWITCH_BLOCKS = 8, 3
+SWITCH_BLOCKS = 8
 OTHERS = "another process took 80% of the cores"
 
 
@@ -37,8 +41,8 @@ class SimulatedBench:
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
-        switch_sd: of the logarithm of what one block within a process says; None where nothing can be
-            switched.
+        switch_sd: of the logarithm of what one block within a process says, as of a stretch in it; None where
+            nothing can be switched.
         guessed: how many times as long as a run the first guess of it is.
     """
 
@@ -184,7 +188,9 @@ class SimulatedBench:
         self.clock_s += num * block_s
         self.switched += [one.key for one in arms]
         running = [one for one in arms if self.table.end(one) == "measured"]
-        return [self._switched(one, num) for one in running] if num >= FEWEST_SWITCH_BLOCKS else []
+        if num < FEWEST_BLOCKS:
+            return []
+        return [estimate(one.key, [self._block(one, number) for number in range(num)]) for one in running]
 
     def test(
         self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf
@@ -197,35 +203,36 @@ class SimulatedBench:
         if (ended := self.table.end(arm)) not in ("measured", "wrong-results", "unchecked"):
             blamed = tuple(one.knob for one in arm.settings if self.table.end(Arm((one,))) == ended)
             return Tested(reason="a call failed with it", blamed=blamed)
-        block_s, pairs = self.table.window_s / SWITCH_BLOCKS, list[Pair]()
+        block_s, blocks = self.block_s(), list[Block]()
         cold_s = self._cold_s.get(arm.key, 0.0)
         if cold_s + block_s > min(first_s, limit_s):
             self.clock_s += min(first_s, limit_s)
             return Tested(reason="it had no block in the time")
         self.clock_s += cold_s
         limit_s -= cold_s
-        while len(pairs) < min(plan.max_pairs, int(limit_s / block_s)):
-            # Heavy tails, of variance 1.
-            log = self.table.gain(arm) + self._switch_sd * self._rng.standard_t(3) / math.sqrt(3)
-            first = orders(plan.max_pairs, 0)[len(pairs)]
-            pairs.append(Pair(first, self.table.base, self.table.base * math.exp(-log)))
-            judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, error=error)
-            if judged.finished:
-                break
-        self.clock_s += len(pairs) * block_s
-        judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, error=error, ended=True)
-        if len(pairs) < MIN_PAIRS:
+        is_over = False
+        while not is_over and len(blocks) < min(plan.max_pairs, int(limit_s / block_s)):
+            blocks.append(self._block(arm, len(blocks)))
+            judged = judge_comparison(plan, pairs_of(blocks), error=error, precision=TELLING)
+            is_over = judged.finished or gains_nothing(arm.key, blocks, plan.margin)
+        self.clock_s += len(blocks) * block_s
+        if len(blocks) < MIN_PAIRS and not is_over:
             return Tested(reason="the time was too short")
+        pairs = pairs_of(blocks)
+        judged = judge_comparison(plan, pairs, error=error, precision=TELLING, ended=True)
         steady = BaselineShift(ratio=1.0, ci=(0.99, 1.01), num_blocks=len(pairs))
         return Tested(comparison=judged.conclude(plan, pairs=pairs, baseline_shift=steady))
 
-    def _switched(self, one: Arm, num: int) -> Estimate:
-        logs = self.table.gain(one) + float(self._switch_sd or 0.0) * self._rng.standard_normal(num)
-        mean, se = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(num)
-        reach = float(stdtrit(num - 1, 0.975)) * se
-        return Estimate(
-            arm=one.key, against="", phase="switch", speedup=math.exp(mean),
-            ci=(math.exp(mean - reach), math.exp(mean + reach)), num_blocks=num,
+    def _block(self, arm: Arm, number: int) -> Block:
+        """Return a block of four stretches of one step each, whose noise has heavy tails, of variance 1."""
+        assert self._switch_sd is not None
+        noise = np.exp(self._switch_sd * self._rng.standard_t(3, 4) / math.sqrt(3))
+        base_s, arm_s = self.table.base, self.table.base * math.exp(-self.table.gain(arm))
+        first = orders(number + 1, 0)[number]
+        return Block(
+            arm=0, number=number, order="ABBA" if first == "baseline" else "BAAB", begin_s=0.0, end_s=1.0,
+            baseline=[Stretch(base_s * float(one), 1, None) for one in noise[:2]],
+            candidate=[Stretch(arm_s * float(one), 1, None) for one in noise[2:]],
         )  # fmt: skip
 
     def block_s(self) -> float:

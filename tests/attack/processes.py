@@ -196,6 +196,7 @@ class World:
     def __init__(self, folder: Path, scene: Scene) -> None:
         self.folder, self.scene, self.mark = folder, scene, uuid.uuid4().hex
         self.project, self.runs, self.temporary = (folder / name for name in ("project", "runs", "tmp"))
+        self.state = folder / "state"
         for path in (self.project, self.temporary, folder / "site"):
             path.mkdir()
         (self.project / "train.py").write_text(scene.program)
@@ -203,7 +204,7 @@ class World:
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "TMPDIR": str(self.temporary),
-            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_STATE_HOME": str(self.state),
             "PYTHONPATH": f"{folder / 'site'}:{SOURCE}",
             "OMP_NUM_THREADS": "1",
             "DYNOTUNE_ATTACK": self.mark,
@@ -501,7 +502,7 @@ def _case(at: int, seed: int) -> tuple[str, str, str]:
         # Other users' part of it: whoever knows the name may pass.
         world.folder.chmod(0o711)
         try:
-            _strike(world, fault, random)
+            strike(world, fault, random)
             return name, "held", ""
         except Skipped as skipped:
             return name, "skipped", str(skipped)
@@ -522,7 +523,8 @@ def _remove_groups(mark: str) -> None:
             time.sleep(0.1)
 
 
-def _strike(world: World, fault: Fault, random: Random) -> None:
+def strike(world: World, fault: Fault, random: Random) -> None:
+    """Run the scene, have the fault strike, and check all. Raises Skipped, Lost."""
     before, command = fault.prepare(world, random) if fault.prepare else ((), ())
     project = _contents(world.project)
     process = world.start(before, command)
@@ -594,17 +596,31 @@ def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> None:
             raise Lost(f"{kind} that were measured are lost")
 
 
+def mounts_of(folder: Path) -> list[str]:
+    """The mounts that name a folder, in every mount namespace that a process is in.
+
+    A run's private view appears in its own namespace alone.
+    """
+    seen, found = set(), []
+    for each in processes.everyone():
+        with contextlib.suppress(OSError):
+            namespace = str(Path(f"/proc/{each.pid}/ns/mnt").readlink())
+            if namespace not in seen:
+                lines = Path(f"/proc/{each.pid}/mountinfo").read_text().splitlines()
+                found += [line for line in lines if str(folder) in line]
+                seen.add(namespace)
+    return found
+
+
 def _check_left(world: World) -> None:
-    mounts = [
-        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(world.folder) in line
-    ]
-    notes = list((world.folder / "state").glob("dynotune/leases/*"))
+    mounts = mounts_of(world.folder)
+    notes = list(world.state.glob("dynotune/leases/*"))
     # What else is there, the program made: its loader's workers, when they are killed, leave folders of their
     # own.
     ours = ("dt-", "dynotune")
     copies = [path for path in world.temporary.iterdir() if path.name.startswith(ours)]
     copies += world.runs.glob("**/dt-*")
-    held = [path.name for path in (world.folder / "state").glob("dynotune/*.lock") if not _can_lock(path)]
+    held = [path.name for path in world.state.glob("dynotune/*.lock") if not _can_lock(path)]
     if mounts or notes or copies or held:
         raise Lost(f"left: mounts {mounts}, notes {notes}, temporary files {copies}, locks {held}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +61,22 @@ def test_a_lost_pair_and_a_mistake_are_seen(world):
     (world.folder / "said").write_text('  File "/x/dynotune/cli/run.py", line 1, in run\n')
     with pytest.raises(processes.Lost, match="mistake"):
         processes._check_said(world, 1)
+
+
+def test_a_mount_is_seen_when_it_is_in_another_namespace(tmp_path):
+    (tmp_path / "place").mkdir()
+    mounts = "mount -t tmpfs none place && echo up && read line"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", mounts],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        if process.stdout.readline() != "up\n":
+            pytest.skip("no mount can be made here")
+        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+        assert any("place" in line for line in processes.mounts_of(tmp_path))
+        process.communicate("\n")
+    assert processes.mounts_of(tmp_path) == []

@@ -9,6 +9,9 @@ import sys
 import msgspec
 import pytest
 
+from dynotune.schema import document
+from dynotune.schema.account import RunAccount
+
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -257,3 +260,15 @@ def test_exact_is_refused_when_the_user_sets_what_rounds_or_gives_no_recipe(user
         "--exact forbids compile.mode=default",
     )
     said(run("--exact"), 2, "--exact is about a recipe")
+
+
+def test_account_is_printed_beside_the_output_and_kept_when_asked(user, run):
+    done = run("--account", program="import csv; print('out'); raise SystemExit(3)")
+    assert (done.returncode, done.stdout) == (3, "out\n")
+    assert "whole run" in done.stderr and "No step was found." in done.stderr
+    (kept,) = user.runs.glob("*/account.json")
+    account = document.read(kept, RunAccount)
+    assert sum(row.took_s for row in account.rows) == pytest.approx(account.wall_s)
+    assert account.exit_code == 3
+    shown = user.types("report", str(kept.parent))
+    assert "whole run" in shown.stdout

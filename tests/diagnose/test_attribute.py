@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.attribute import PART_OF, attribute
+from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.schema.attribution import Attribution
+from dynotune.schema.causes import CAUSES
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.timing import Timing
@@ -186,7 +187,7 @@ def traces(draw) -> TraceSummary:
             claim="",
             work_s=draw(st.floats(0, 1)) * share * window_s,
         )
-        for id_ in draw(st.lists(st.sampled_from([*PART_OF, "casts", "not-known-yet"]), max_size=5))
+        for id_ in draw(st.lists(st.sampled_from([*CAUSES, "not-known-yet"]), max_size=5))
         for share in [draw(st.floats(0.01, 1))]
     ]
     kinds = draw(st.lists(st.sampled_from(["HtoD", "DtoH", "DtoD", "PtoP"]), max_size=3))
@@ -237,7 +238,7 @@ def test_a_loss_is_at_most_the_part_that_it_lies_in(timed_, trace):
     found = attribute(timed_, trace)
     most = {"loader": found.shares.input, "communication": found.shares.communication, "host": 1.0}
     for loss in found.lost_time:
-        part = PART_OF.get(loss.id)
+        part = CAUSES[loss.id].part if loss.id in CAUSES else "compute"
         only_idle = not any(cause.work_s for cause in trace.causes if cause.id == loss.id)
         if part in ("loader", "communication") and only_idle:
             assert loss.share <= most[part] + 1e-9 or any(row.kind == "PtoP" for row in trace.copies)

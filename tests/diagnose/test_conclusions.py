@@ -185,3 +185,19 @@ def test_a_finding_holds_what_its_own_settings_are_predicted_to_save():
     # Fewer workers than there are do not keep up with a step.
     assert predictions_shown(waits(0.4, loader(16)), predicted)["num-workers-too-many"] == {}
     assert predictions_shown(few, {})["loader-bound"] == {}
+
+
+def test_verdict_says_that_a_server_is_idle_before_anything_else():
+    idle = Finding(
+        id="service-idle",
+        severity="low",
+        kind="measurement",
+        claim="The program is idle for 77% of a step, as no request is waiting: serve.py(18): <module>.",
+        share=0.0,
+        where=Place("serve.py(18): <module>"),
+    )
+    told = verdict(timing(), attribution(busy_share=None, device=0.19, host=0.81), "host", [idle])
+    assert told.endswith(
+        "; the program is idle for 77% of a step, as no request is waiting: serve.py(18): <module>. "
+        "Operators run for 19% of it."
+    )

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.tested import (
-    PARTS_OF_FAMILY,
-    PARTS_OF_FINDING,
     REFUTING_SLOPE,
     claimed_parts,
     sort_by_tests,
@@ -43,6 +41,18 @@ def test_finding_is_delayed_when_its_part_has_a_slope():
     )
     assert one.share == 0.4
     assert not found.refuted
+
+
+def test_delay_tests_no_cause_when_it_is_of_the_whole_part():
+    tests = [part("host", 1.0), part("device", 0.1)]
+    whole, cause = sorted_by(tests, finding(), finding("optimizer-forloop"), has_device=False).standing
+    assert whole.tested.tests_cause and not cause.tested.tests_cause
+    assert cause.tested.slope == whole.tested.slope
+
+
+def test_finding_about_starts_of_workers_is_not_tested_when_the_loader_is_delayed():
+    (one,) = sorted_by([part("loader", 1.0)], finding("persistent-workers")).standing
+    assert one.tested == ReadFromTrace()
 
 
 def test_finding_is_refuted_when_a_delay_of_its_part_disappears():
@@ -119,11 +129,6 @@ def test_share_is_never_above_what_the_slope_allows_when_it_is_delayed(slope, ha
             continue
         assert one.share == pytest.approx(share * min(1.0, max(0.0, slope + half)), abs=1e-6)
         assert one.tested.cost <= share
-
-
-def test_table_names_only_rules_and_families_that_exist():
-    assert set(PARTS_OF_FINDING) <= set(FAMILIES)
-    assert set(PARTS_OF_FAMILY) <= set(FAMILIES.values())
 
 
 def test_diagnosis_lists_refuted_findings_apart_when_delays_were_timed():

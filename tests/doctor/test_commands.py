@@ -60,7 +60,7 @@ def test_a_command_keeps_its_words_when_a_path_has_blanks():
 
 @pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.id)
 def test_rule_says_that_it_needs_root_when_one_of_its_commands_does(rule):
-    """Rules whose commands depend on what was found declare it in findings.toml alone, which the next test
+    """Rules whose commands depend on what was found declare it in their texts alone, which the next test
     covers."""
     if rule.commands:
         assert rule.needs_root == any("sudo" in words_of(command) for command in rule.commands)

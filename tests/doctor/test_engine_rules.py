@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib.resources import files
-
 import pytest
 
+from dynotune.doctor.rules.code import REMOVED_CALLS
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Place
 
 from .devices import found, lacks, on_gpu
 from .observations import observed
 
-CALLS = tomllib.loads(files("dynotune.doctor.rules").joinpath("removed_calls.toml").read_text())["call"]
+CALLS = REMOVED_CALLS.call
 
 
 def of_names(*names, version=None):
@@ -65,9 +63,9 @@ def test_a_program_without_tensorrt_is_not_asked():
     assert "trt-removed-api" not in found(on_gpu())
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call["names"][0])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.names[0])
 def test_each_entry_says_since_when_and_what_instead_and_none_is_named_by_another(call):
-    assert call["gone_from"] in ("10.0", "10.1", "11.0")
-    assert call["instead"] and call["was_in_cpp"]
-    others = [name for other in CALLS if other is not call for name in other["names"]]
-    assert not any(f".{one}".endswith(f".{other}") for one in call["names"] for other in others)
+    assert call.gone_from in ("10.0", "10.1", "11.0")
+    assert call.instead and call.was_in_cpp
+    others = [name for other in CALLS if other is not call for name in other.names]
+    assert not any(f".{one}".endswith(f".{other}") for one in call.names for other in others)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import re
-import tomllib
-from importlib.resources import files
 
 import pytest
 
@@ -12,6 +11,7 @@ from dynotune.claims import all_claims
 from dynotune.doctor import all_rules, explained
 from dynotune.doctor import explain as explain_with
 from dynotune.knobs import parse
+from dynotune.schema.causes import CAUSES
 from dynotune.schema.errors import UsageError
 
 
@@ -28,14 +28,22 @@ def test_every_finding_can_be_explained(id_):
 
 
 @pytest.mark.parametrize("id_", list(all_rules()))
+def test_finding_has_an_example_that_is_code_or_a_state_of_the_machine(id_):
+    """Python that parses, or commands of a shell with what they print."""
+    example = explain(id_).finding.example
+    assert example
+    if not example.startswith("$ "):
+        ast.parse(example)
+
+
+@pytest.mark.parametrize("id_", list(all_rules()))
 def test_the_settings_of_a_finding_exist(id_):
     for setting in explained(all_rules()[id_]).settings:
         parse(setting if "=" in setting else f"{setting}=1")
 
 
 def test_every_cause_in_a_trace_can_be_explained():
-    table = tomllib.loads((files("dynotune.trace.causes") / "ranking.toml").read_text())
-    for id_ in table["idle"] | table["work"]:
+    for id_ in CAUSES:
         assert explain(id_).finding is not None, id_
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.doctor import all_rules
 from dynotune.schema.host import Line, Thread
 from dynotune.schema.loader import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import HostTime, Place
@@ -24,6 +25,10 @@ PARSES = Line(
 )  # fmt: skip
 LISTED = Line(function="data.py(20): __getitem__", text="x = torch.tensor(values)", num=40, cpu_s=1.9)
 PLAIN = Line(function="train.py(40): step", text="total += value", num=10, cpu_s=0.5)
+
+
+def example_of(id_: str) -> str:
+    return all_rules()[id_].example
 
 
 def thread(*lines: Line, num: int = 100, **fields: Any) -> Thread:
@@ -46,6 +51,18 @@ def test_parsing_in_the_loop_is_named_with_its_line_and_what_it_calls():
     assert (finding.where, finding.severity) == (Place("train.py(12): rows"), "high")
     assert finding.evidence == ["40% of a step at train.py(12): rows, in json.loads: row = json.loads(text)"]
     assert finding.also == ["host-bound"]
+
+
+OF_TEXT = """
+    tensor-from-list text-parsed-per-item table-read-per-item file-opened-per-item archive-opened-per-item
+    array-copied-per-item saved-per-step copied-per-step logged-per-step
+"""
+
+
+@pytest.mark.parametrize("id_", OF_TEXT.split())
+def test_habit_is_named_when_a_line_is_its_own_example(id_):
+    lines = [msgspec.structs.replace(LISTED, text=line.strip()) for line in example_of(id_).splitlines()]
+    assert any(id_ in found(python(line, MODULE)) for line in lines)
 
 
 def test_habits_written_in_c_are_known_by_the_text_of_their_line():

@@ -7,7 +7,7 @@ import pytest
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.timing import SlowStep
-from dynotune.schema.trace_summary import Called, Place
+from dynotune.schema.trace_summary import Called, Place, WrittenAttention
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits
 from .observations import NOT_ASKED, observed, timing
@@ -122,6 +122,27 @@ def test_attention_by_hand_on_the_cpu():
     assert "manual-attention" in found(on_cpu(traced={"operators": [*operators, few]}))
     fused = [operator("aten::_scaled_dot_product_flash_attention_for_cpu", 20, 0.2), operators[-1]]
     assert "manual-attention" not in found(on_cpu(traced={"operators": fused}))
+
+
+@pytest.mark.parametrize(
+    ("num_whole", "num_dropped", "on", "share"),
+    [
+        (20, 0, on_cpu, 0.4),
+        (10, 0, on_cpu, 0.2),
+        (20, 20, on_cpu, None),
+        (0, 0, on_cpu, None),
+        (20, 20, on_gpu, 0.3),
+    ],
+)
+def test_attention_by_hand_is_named_when_a_fused_kernel_can_replace_it(num_whole, num_dropped, on, share):
+    attention = WrittenAttention(num_softmax=20, num_whole=num_whole, num_dropped=num_dropped)
+    traced = {"operators": [*BY_HAND, operator("aten::addmm", 40, 0.8)], "attention": attention}
+    losses = []
+    if on is on_gpu:
+        traced["kernels"] = [kernels(matmul=0.2, softmax=0.1, optimizer=0.7)]
+        losses = [lost("manual-attention", 0.1)]
+    finding = found(on(*losses, traced=traced)).get("manual-attention")
+    assert (finding is None) if share is None else finding.share == pytest.approx(share)
 
 
 # Sizes

@@ -287,6 +287,24 @@ def test_workers_that_wait_for_a_disk_may_outnumber_the_cores():
     assert "num-workers-too-many" in found(waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 7.9}))
 
 
+@pytest.mark.parametrize(
+    ("busy_share", "num_workers", "is_told"), [(0.02, 16, False), (0.4, 16, False), (0.5, 16, True)]
+)
+def test_too_many_workers_are_told_when_they_leave_no_core_to_the_program(busy_share, num_workers, is_told):
+    at_work = loader(num_workers, loading=loading(fetch_s=0.001, busy_share=busy_share))
+    findings = found(waits(0.2, at_work))
+    assert ("num-workers-too-many" in findings) is is_told
+    if not is_told:
+        # Batches are ready, so it is their handing over that is waited for.
+        assert settings(findings["loader-bound"]) == ["loader.num_workers=0"] or busy_share > 0.1
+
+
+def test_too_many_workers_finding_proposes_none_when_making_a_batch_is_shorter_than_the_wait():
+    quick = loader(16, loading=loading(fetch_s=0.005, cpu_s=0.004))
+    finding = found(waits(0.2, quick))["num-workers-too-many"]
+    assert settings(finding)[0] == "loader.num_workers=0"
+
+
 def test_the_number_of_workers_is_not_judged_without_that_of_the_cores():
     assert lacks(waits(0.2, loader(16), facts={}), "num-workers-too-many") == ["host.num_cores"]
 

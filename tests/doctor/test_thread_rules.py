@@ -69,6 +69,38 @@ def test_a_wait_for_a_thread_of_its_own_names_what_that_thread_does():
     assert finding.evidence[-1].startswith("meanwhile: data.py(20)")
 
 
+GETS = Line(function="serve.py(18): <module>", text="sent, x = requests.get()", num=60, cpu_s=0.01,
+            callee="/usr/lib/python3.12/queue.py(154): get")  # fmt: skip
+CLIENT = Line(function="serve.py(11): clients", text="time.sleep(rng.expovariate(50))", num=90, cpu_s=0.01)
+RECEIVES = Line(function="serve.py(30): run", text="data = connection.recv(4096)", num=60, cpu_s=0.01)
+AWAITS = Line(
+    function="serve.py(9): work", text="item = await q.get()", inside="event-loop", num=60, cpu_s=0.1
+)
+
+
+@pytest.mark.parametrize("line", [GETS, RECEIVES, AWAITS])
+def test_service_is_idle_when_no_request_is_waiting(line):
+    clients = thread(CLIENT, of_steps=False, name="clients", cpu_s=0.05)
+    findings = found(python(line, MODULE, host=0.6, others=[clients], optimizers=[]))
+    idle = findings["service-idle"]
+    assert (idle.severity, idle.kind, idle.where) == ("low", "measurement", Place(line.function))
+    assert idle.claim.startswith("The program is idle for 60% of a step, as no request is waiting: serve.py")
+    assert "program-waits" not in findings and "host-bound" not in findings
+
+
+@pytest.mark.parametrize("producer", [LISTED, None])
+def test_service_is_not_idle_when_a_thread_makes_what_it_waits_for(producer):
+    others = [] if producer is None else [thread(producer, of_steps=False, name="maker", cpu_s=4.5)]
+    findings = found(python(GETS, MODULE, host=0.6, others=others, optimizers=[]))
+    assert "service-idle" not in findings and "program-waits" in findings
+
+
+def test_training_is_not_idle_when_its_loader_thread_sleeps():
+    clients = thread(CLIENT, of_steps=False, name="feed", cpu_s=0.05)
+    findings = found(python(GETS, MODULE, host=0.6, others=[clients]))
+    assert "service-idle" not in findings and "program-waits" in findings
+
+
 def test_reading_a_value_of_the_device_is_no_sleep():
     reads = Line(function="train.py(33): step", text="loss.item()", num=60, cpu_s=0.01)
     assert "program-waits" not in found(on_gpu(shares={"host": 0.1}, threads=[thread(reads, MODULE)]))

@@ -8,7 +8,9 @@ import pytest
 from dynotune import knobs
 from dynotune.agent.facts import live
 from dynotune.doctor import all_rules
-from dynotune.schema.knob import AllocConf, Constructor, Method
+from dynotune.schema.knob import ANY_VALUE, AllocConf, Constructor, Method, by_value, spelled
+from dynotune.schema.loader import Loader
+from dynotune.schema.model import Model, Optimizer
 from dynotune.schema.setting import Setting
 
 
@@ -56,8 +58,27 @@ def _paths(site):
 
 def test_live_facts_of_knobs_are_facts_that_the_agent_gives():
     torch = pytest.importorskip("torch")
-    given = {f"live.{name}" for name in live.facts(torch)}
-    assert {knob.live_fact for knob in knobs.all_knobs()} - {""} <= given
+    given = {f"live.{name}" for name in (*live.facts(torch), "autocast_dtypes")}
+    given |= {f"loaders.{name}" for name in Loader.__struct_fields__}
+    given |= {f"optimizers.{name}" for name in Optimizer.__struct_fields__}
+    given |= {f"models.{name}" for name in Model.__struct_fields__}
+    assert {knob.live_fact for knob in knobs.all_knobs()} - {""} <= given | {"compilation.modes"}
+
+
+def test_tables_of_a_knob_name_only_its_values():
+    for knob in knobs.all_knobs():
+        tables = [knob.python, knob.rounding, *(trainer.values for trainer in knob.trainers.values())]
+        named = {name for table in tables if isinstance(table, dict) for name in table} - {ANY_VALUE}
+        named |= {spelled(value) for value in (*knob.words.values(), *knob.live_values.values())}
+        for value in named:
+            assert knobs.parse(f"{knob.id.replace('NAME', 'x')}={value}"), knob.id
+
+
+def test_knob_with_tables_serves_each_of_its_values_in_them():
+    """A new value that is missing in one of its knob's tables would have no line of code, or no tolerance."""
+    for knob in knobs.all_knobs():
+        for value in (knob.values or (True, False)) if knob.python else ():
+            assert by_value(knob.python, value), f"{knob.id}={value}"
 
 
 def test_every_allocator_key_is_one_that_torch_knows():

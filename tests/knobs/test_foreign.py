@@ -1,11 +1,13 @@
 """Settings from elsewhere: what is let through, and what is left for the user to type."""
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dynotune import knobs
 from dynotune.knobs import foreign
+from dynotune.schema.knob import OWN_VALUES
 from dynotune.schema.setting import Setting
 
 NAMES_OF_CODE = (
@@ -26,7 +28,8 @@ NAMES_OF_CODE = (
 @pytest.mark.parametrize("value", NAMES_OF_CODE)
 def test_no_variable_of_a_recipe_names_a_file_of_code(value):
     """Words are values of a few variables, which read no file."""
-    known = [name for name in foreign._ALLOWED if not knobs.must_be_typed(Setting(f"env.{name}", value))]
+    variables = [id_.removeprefix("env.") for id_ in knobs.allow_list() if id_.startswith("env.")]
+    known = [name for name in variables if not knobs.must_be_typed(Setting(f"env.{name}", value))]
     words = {"KMP_AFFINITY", "NCCL_ALGO", "NCCL_PROTO", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE"}
     allocator = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
     assert set(known) <= (words | allocator)
@@ -66,7 +69,48 @@ def test_of_any_name_and_value_only_what_is_listed_is_let_through(name, value):
     applied, left_out = knobs.check([setting])
     assert len(applied) + len(left_out) == 1
     if applied:
-        assert name in foreign._ALLOWED or (name in foreign._DEBUGGING and value == "@unset")
+        allowed = knobs.allow_list()[f"env.{name}"]
+        assert allowed.values or value == "@unset"
         assert value == "@unset" or ("/" not in value and value.isascii() and value.isprintable())
     # What the user types is applied as it is.
     assert knobs.check([setting], [setting]) == ([setting], [])
+
+
+@pytest.fixture
+def no_entry_allows_anything(monkeypatch):
+    """The catalogue without any `from_elsewhere`."""
+    silent = tuple(msgspec.structs.replace(knob, from_elsewhere="") for knob in knobs.all_knobs())
+    monkeypatch.setattr(foreign, "all_knobs", lambda: silent)
+    foreign.allow_list.cache_clear()
+    yield
+    foreign.allow_list.cache_clear()
+
+
+@pytest.mark.parametrize("knob", knobs.all_knobs(), ids=lambda knob: knob.id)
+def test_setting_from_elsewhere_is_refused_when_its_entry_does_not_say_from_elsewhere(
+    knob, no_entry_allows_anything
+):
+    of_type = {"bool": (True, False), "int": (2,), "float": (0.5,), "str": ("1", "true")}
+    for value in knob.values or of_type[knob.type]:
+        assert knobs.must_be_typed(Setting(knob.id, value))
+
+
+def test_entry_names_a_pattern_when_its_values_are_any_text():
+    """`values` would let any text through, and text can name a file."""
+    for knob in knobs.all_knobs():
+        if knob.type == "str" and not knob.values:
+            assert knob.from_elsewhere != OWN_VALUES, knob.id
+
+
+@pytest.mark.parametrize("value", NAMES_OF_CODE)
+def test_no_entry_lets_a_file_of_code_through_when_it_takes_text(value):
+    """`evil` and `evil.py` are names of modules of a network, which quantization may leave out."""
+    own = [id_ for id_ in knobs.allow_list() if not id_.startswith("env.")]
+    accepted = [id_ for id_ in own if not knobs.must_be_typed(Setting(id_, value))]
+    assert set(accepted) <= {"precision.quantize_keep"}
+    assert not accepted or "/" not in value
+
+
+@pytest.mark.parametrize("text", ["git.ref=main", "python=/usr/bin/python3", "env.CUDA_CACHE_PATH=4"])
+def test_setting_that_chooses_code_is_typed_by_the_user(text):
+    assert knobs.must_be_typed(knobs.parse(text))

@@ -112,6 +112,37 @@ UNUSUAL = {
 }
 
 
+HOSTILE = {
+    "parentheses": "x = " + "(" * 5000 + "1" + ")" * 5000,
+    "signs": "x = " + "-" * 100_000 + "1",
+    "a sum": "x = " + "+".join(["1"] * 20_000),
+    "a sum that Python parses": "x = " + "+".join(["1"] * 800),
+    "nested lists": "x = " + "[" * 190 + "]" * 190,
+    "200,000 lines": "a = f(1)\n" * 200_000,
+    "an invalid escape": "x = '\\d'\n(",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_patch_is_refused_in_words_when_a_file_is_too_large_or_too_deep(patched, text, recwarn):
+    with pytest.raises(CannotRunHere, match=r"cannot be parsed|larger than|too large"):
+        patched(text, "loader.num_workers=4")
+    imports = LOOP.replace("import argparse", "import argparse\nimport other")
+    patch = patched({"train.py": imports, "other.py": text}, "loader.num_workers=4")
+    assert "default=4" in after(patch)
+    assert not recwarn.list
+
+
+def test_setting_names_the_file_that_was_not_read_when_the_program_is_too_large(patched, monkeypatch):
+    from dynotune.recipes.patch import source
+
+    monkeypatch.setattr(source, "MOST_NODES", 300)
+    parts = {f"part{number}.py": "x = f(1)\n" * 20 for number in range(3)}
+    lines = "".join(f"import part{number}\n" for number in range(3))
+    patch = patched({"train.py": lines, **parts}, "loader.num_workers=4")
+    assert "part2.py is too large" in reason(patch) and "part1.py" not in reason(patch)
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.parametrize("raw", UNUSUAL.values(), ids=UNUSUAL)
 def test_patch_is_applied_and_taken_back_by_git_when_bytes_are_unusual(patched, tmp_path, raw):

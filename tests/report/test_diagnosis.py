@@ -366,6 +366,14 @@ def test_diagnosis_says_how_loud_findings_were_tested():
     assert "up to 61% of a step, read from the trace" in told
 
 
+def test_diagnosis_calls_no_finding_tested_when_the_delay_was_of_its_whole_part():
+    tested = Delayed(part="host", slope=0.89, ci=(0.68, 1.1), cost=0.1, tests_cause=False)
+    told = " ".join(text_of(diagnosis(findings=[msgspec.structs.replace(WORKERS, tested=tested)])).split())
+    assert "of a step, read from the trace" in told
+    assert "Not tested by itself: a step became longer by 89% of a delay of the host (68 to 110%)" in told
+    assert "so it costs" not in told
+
+
 def test_diagnosis_lists_refuted_findings_when_it_is_verbose(monkeypatch):
     found = diagnosis(refuted=[REFUTED])
     assert "host-bound" not in text_of(found)

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from dynotune.report import as_text, on_terminal
-from dynotune.running import diagnose_running, running_diagnosis
+from dynotune.running import diagnose_running, parts, running_diagnosis
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
@@ -81,6 +81,13 @@ def test_diagnosis_is_refused_when_the_program_ends_while_it_is_looked_at(starte
 
     with pytest.raises(CannotRunHere, match="ended while it was looked at"):
         diagnose(program.pid, running=end)
+
+
+def test_diagnosis_says_that_it_saw_too_little_when_the_program_goes_on(started, monkeypatch):
+    program = started()
+    monkeypatch.setattr(parts, "FEWEST_LOOKS", 10_000)
+    with pytest.raises(CannotRunHere, match=r"was seen only \d+ times"):
+        diagnose(program.pid, look_s=0.1)
 
 
 def test_diagnosis_is_refused_when_another_dynotune_looks_at_the_program(started):

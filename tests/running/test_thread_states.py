@@ -68,3 +68,37 @@ sys.stdin.read()
     (activity,) = thread_states.observe(target, 3.0, threading.Event())
     assert len(activity.rank.workers) == 1
     assert activity.looks[-1].num_workers == 1
+
+
+class Clock:
+    """A clock that goes on by what is waited and computed; it stands for `time` and for the event of a
+    stop."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    thread_time = monotonic
+
+    def wait(self, length_s):
+        self.now_s += length_s
+        return False
+
+
+def test_a_program_is_looked_at_as_often_when_its_workers_take_long_to_list(started, monkeypatch):
+    target, clock = targets.find(started().pid), Clock()
+    num_lists = []
+
+    def listed(process, known, proc):
+        clock.wait(1.5)
+        num_lists.append(1)
+        return {}
+
+    monkeypatch.setattr(thread_states, "time", clock)
+    monkeypatch.setattr(targets, "workers_of", listed)
+    (activity,) = thread_states.observe(target, 5.0, clock)
+    assert not activity.ended
+    assert len(activity.looks) > 2 / thread_states.INTERVAL_S
+    assert len(num_lists) == 2  # while looking, and at the end

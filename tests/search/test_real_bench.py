@@ -682,11 +682,12 @@ class Blocks:
         return SwitchedArms(blocks={FAST.key: self.made})
 
 
-@pytest.mark.parametrize(("limit_s", "num_blocks"), [(101.0, 4), (95.0, 4), (600.0, 6)])
+@pytest.mark.parametrize(("limit_s", "num_blocks"), [(101.0, 5), (95.0, 4), (600.0, 6)])
 def test_blocks_are_judged_by_the_looks_that_the_time_affords_when_a_verdict_would_need_more(
     bench, clock, monkeypatch, limit_s, num_blocks
 ):
-    """Of a minGPT on a busy host: of twelve planned blocks six have to be made, of five planned ones four."""
+    """Of a minGPT on a busy host: of twelve planned blocks six have to be made, of four all; of five planned
+    ones four decide, and the fifth narrows their interval."""
     made = Blocks(clock, [2.07, 2.49, 2.85, 2.68, 2.6, 2.5, 2.7], limit_s)
     monkeypatch.setattr(within_run, "time", clock)
     monkeypatch.setattr(within_run.Live, "turns", lambda *given: made)
@@ -700,6 +701,18 @@ def test_blocks_are_judged_by_the_looks_that_the_time_affords_when_a_verdict_wou
     tested = bench.test(FAST, plan, 0.05 / 3, limit_s)
     assert tested.comparison is not None
     assert (tested.comparison.verdict, tested.comparison.num_pairs) == ("faster", num_blocks)
+
+
+def test_an_arm_is_dropped_when_its_first_block_leaves_no_gain(bench, clock, monkeypatch):
+    made = Blocks(clock, [0.6, 0.61, 0.6, 0.61], 600.0)
+    monkeypatch.setattr(within_run, "time", clock)
+    monkeypatch.setattr(within_run.Live, "turns", lambda *given: made)
+    run, settings = bench.journal.document.run, list(FAST.settings)
+    plan = Comparison(id="s", run=run, candidate_settings=settings, max_pairs=MAX_PAIRS, within=True)
+    tested = bench.test(FAST, plan, 0.05 / 3, 600.0)
+    assert tested.comparison is not None
+    assert (tested.comparison.verdict, tested.comparison.num_pairs) == ("undecided", 1)
+    assert tested.comparison.ci is not None and tested.comparison.ci[1] < 1
 
 
 def test_a_run_may_take_half_of_a_first_launch_when_no_other_is_known(bench):

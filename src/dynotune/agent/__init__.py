@@ -9,7 +9,7 @@ program.
 
 from __future__ import annotations
 
-__all__ = ["frame_done", "mark_step", "start"]
+__all__ = ["frame_done", "mark_step", "start", "stay_while_held"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ def start() -> None:
     from .attach import Agent
 
     _agent = Agent.from_environment()
+
+
+def stay_while_held(folder: str, lock: str, pid: int) -> None:
+    """Work in a program that runs already, in a thread of its own, until nobody holds `lock` any more."""
+    from .late_start import stay_while_held
+
+    stay_while_held(folder, lock, pid)
 
 
 def mark_step() -> None:

@@ -11,14 +11,16 @@ import sys
 from time import perf_counter
 
 from .core import observe
-from .core.covers import covers, on_compilations, skip_agent_code
+from .core.covers import covers, on_compilations, replace, replaced, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
+from .core.living_objects import watch_freezing
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
 from .facts.frames import Frames
+from .sites.other_arm import OtherArm
 from .sites.settings import Settings
 from .steps import event_hooks, marker, samples
 from .steps.outermost_modules import OutermostModules
@@ -27,9 +29,14 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .core.annotations import Around, Key
+    from .core.fetch_delay import FetchDelay
+    from .facts.fetching import Fetching
+    from .facts.living import Living
+    from .facts.stack_clock import StackClock
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
 
@@ -44,10 +51,24 @@ class Agent:
     @classmethod
     def from_environment(cls) -> Agent:
         folder = os.environ["DYNOTUNE_RUN"]
-        with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
-            plan = json.load(file)
+        plan = _plan(folder)
         agent = cls(Writer(folder, plan), plan, folder)
         agent._attach()
+        return agent
+
+    @classmethod
+    def in_running_program(cls, folder: str, pid: int) -> Agent:
+        """Connect the agent to a program that has imported torch and runs; `leave` takes it out again.
+
+        `pid`: this process's id as dynotune sees it, which differs in a container.
+        """
+        plan = _plan(folder)
+        agent = cls(Writer(folder, plan, pid), plan, folder)
+        try:
+            agent._join(pid)
+        except BaseException:
+            agent.leave()
+            raise
         return agent
 
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
@@ -57,6 +78,7 @@ class Agent:
         self._hooks = AfterImport(self.log)
         self._program = program = Program(folder, self._event, self.log)
         self._settings = Settings(plan["settings"], program)
+        self._other_arm = OtherArm(plan.get("other_arm") or [], program)
         self._state: State | None = None
         if plan.get("observe"):
             from .facts.state import State
@@ -68,13 +90,23 @@ class Agent:
                 self._event, samples.in_call, self._peak_device_bytes, plan["frames"], self.log
             )
         self._startup: StartupSpans | None = None
-        if plan.get("startup"):
+        whole = bool(plan.get("account"))
+        if plan.get("startup") or whole:
             from .tasks.startup_spans import StartupSpans
 
             # The bootstrap recorded when this process reached its first line.
             package = sys.modules.get(__name__.rpartition(".")[0])
-            self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
+            begun_s = getattr(package, "begun_s", perf_counter())
+            self._startup = StartupSpans(begun_s, self._event, self.log, whole=whole)
+        self._clock: StackClock | None = None
+        if whole:
+            from .facts.stack_clock import StackClock
+
+            self._clock = StackClock(program)
         self._compiled: list[bool] = []
+        self._undo: list[Callable[[], object]] = []
+        self._fetching: Fetching | None = None
+        self._fetch_delay: FetchDelay | None = None
         self._is_watched = bool(plan.get("watched"))
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
@@ -104,31 +136,150 @@ class Agent:
         self._settings.before_torch()
         hooks, plan = self._hooks, self._plan
         hooks.install()
+        if self._state is not None or plan.get("tasks") or plan.get("live"):
+            watch_freezing(self.log)
         self._settings.on_imports(hooks)
         if plan.get("seed") is not None:
             random.seed(plan["seed"])
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
-            from .core.fetch_delay import FetchDelay
-            from .facts.fetching import Fetching
-            from .facts.pinning import Pinning
             from .facts.program_options import ProgramOptions
 
-            Fetching(self._event, self.log).install(hooks)
-            FetchDelay(self._program.folder, self.log).install(
-                hooks
-            )  # outside, so that fetches are timed without it
-            Pinning(self._event, self.log).install(hooks)
+            self._watch_fetches()
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
-            marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
+            marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step, "frame_done": self.frame_done})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+        if self._clock is not None:
+            self._guard("account", self._clock.begin)
         if self._startup is not None:
             self._startup.install(hooks)
+
+    def _watch_fetches(self) -> None:
+        from .core.fetch_delay import FetchDelay
+        from .facts.fetching import Fetching
+        from .facts.pinning import Pinning
+
+        self._fetching = Fetching(self._event, self.log)
+        self._fetch_delay = FetchDelay(self._program.folder, self.log)
+        # The delay comes last and so is outside: fetches are timed without it.
+        for part in (self._fetching, self._fetch_delay, Pinning(self._event, self.log)):
+            part.install(self._hooks)
+
+    # In a program that runs already
+
+    def _join(self, pid: int) -> None:
+        """Connect to a program that runs, by means alone that can be undone: no audit hook, no seed, no stub.
+
+        Forks leave at once: they are workers of loaders, or programs of their own.
+        """
+        from .facts.living import Living
+
+        torch: Any = sys.modules["torch"]
+        replaced.is_kept = self._steps.is_joined = True
+        self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
+        self._cover_fork()
+        self._cover_exit()
+        atexit.register(self._finish)
+        self._undo.append(lambda: atexit.unregister(self._finish))
+        self._hooks.install()
+        self._undo.append(self._hooks.remove)
+        living = Living(torch)
+        if torch.utils.data.get_worker_info() is not None:
+            self._join_worker(torch, living)
+            return
+        # What compiled code has seen must stay as it is, or it would be compiled again.
+        self._compiled[:] = [True] * living.is_compiled
+        for optimizer in living.optimizers:
+            self._steps.optimizers.add(optimizer)
+        if self._state is not None:
+            self._watch_fetches()
+        self._torch_is_here(torch)
+        if self._program.loaders is not None:
+            self._program.loaders.unknown = lambda iterator: self._take_over(iterator, living)
+            for iterator in living.iterators:
+                self._guard("loader", self._take_over, iterator, living)
+        if living.is_compiled and self._state is not None:
+            for module in living.roots:
+                self._guard("model", self._state.models.met, module)
+
+    def _join_worker(self, torch: Any, living: Living) -> None:
+        """Time what a loader's worker fetches; its steps are those of the process that draws its batches."""
+        self._event({"event": "torch", "version": str(torch.__version__), "time_s": perf_counter()})
+        self._worker_begun()
+        if self._state is not None:
+            self._watch_fetches()
+            for fetcher in living.fetchers:
+                self._guard("fetcher", self._cover_fetcher, torch, fetcher)
+
+    def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
+        if self._fetching is not None and self._fetch_delay is not None:
+            self._fetching.cover_fetcher(torch, fetcher)
+            self._fetch_delay.cover_fetcher(torch, fetcher)
+
+    def _take_over(self, iterator: Any, living: Living) -> None:
+        """Note an iterator that was made before the agent came, and time what it fetches in this process."""
+        self._program.loaders.take_over(iterator, living.loader_of(iterator))
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is not None:
+            self._cover_fetcher(self._program.torch, fetcher)
+
+    def _cover_fork(self) -> None:
+        original = os.fork
+
+        @covers(os, "fork")
+        def fork() -> int:
+            pid = original()
+            if not pid:
+                self._guard("fork", self._leave_in_child)
+            return pid
+
+    def _leave_in_child(self) -> None:
+        self._forked()
+        self._writer.close()
+        self._tasks.ignore()  # a recording cannot be ended in a fork
+        self._take_out()
+        forget_modules()
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a task is under way, which the program's own thread has to end between two steps."""
+        return self._tasks.is_busy
+
+    @property
+    def is_recording(self) -> bool:
+        return self._tasks.is_recording
+
+    def ask_to_end_tasks(self) -> None:
+        """Have the program's thread give up the present task at the end of its next step."""
+        self._tasks.is_leaving = True
+        self._steps.look_soon()
+
+    def leave(self) -> None:
+        """Take the agent out of the program: hooks, covers, callbacks and the record's mapping.
+
+        The last event names covers that the program has covered since; they stay, and do nothing.
+        """
+        self._guard("tasks", self._tasks.leave)
+        self._event({"event": "left", "stay": self._take_out()})
+        self._writer.close()
+
+    def _take_out(self) -> list[str]:
+        self._guard("steps", self._steps.ignore)
+        if self._state is not None:
+            self._guard("state", self._state.leave)
+        if self._fetching is not None:
+            self._guard("fetching", self._fetching.look_no_more)
+        while self._undo:
+            self._guard("leaving", self._undo.pop())
+        stay = replaced.restore()
+        if self._program.roots is not None:
+            stay += self._guard("modules", self._program.roots.leave) or []
+        return stay
 
     def _cover_exit(self) -> None:
         """Cover `os._exit` too, which skips exit handlers and ends children of multiprocessing."""
@@ -137,10 +288,18 @@ class Agent:
         @covers(os, "_exit")
         def _exit(*args: Any, **kwargs: Any) -> Any:
             self._guard("exit", self._steps.work_off_at_exit)
+            if self._clock is not None:
+                self._clock.end()
             return original(*args, **kwargs)
 
     def mark_step(self) -> None:
         self._guard("step", self._steps.marked)
+
+    def _step_function_ended(self, begin_s: float) -> None:
+        """Note the return of the function that the user named as the step; its call began at `begin_s`."""
+        if self._program.step_function_ended is not None:
+            self._guard("call", self._program.step_function_ended, begin_s)
+        self.mark_step()
 
     def frame_done(self, stream: object, since_s: float) -> None:
         if self._frames is not None:
@@ -177,9 +336,13 @@ class Agent:
         hooks = event_hooks.LoaderHooks
         program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
-        self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
+        remove = self._guard(
+            "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
+        )
+        if remove is not None:
+            self._undo.append(remove)
         if self._plan.get("step_function"):
-            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
+            self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
@@ -194,13 +357,15 @@ class Agent:
         self._program.roots = roots = OutermostModules(
             torch, self._root_met, self._settings.root_ran, self._steps.called, around, self.log
         )
+        if self._compiled:
+            roots.compilation_began()
         roots.watch_all()
-        torch.compile = roots.pause(torch.compile)
+        replace(torch, "compile", roots.pause(torch.compile))
         self._hooks.call("torch._dynamo.eval_frame", skip_agent_code)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
         # dynamo must take the original call for the unpatched one, also if dynamo is imported now.
         self._hooks.call(
-            "torch._dynamo.utils", lambda module: setattr(module, "unpatched_nn_module_call", roots.original)
+            "torch._dynamo.utils", lambda module: replace(module, "unpatched_nn_module_call", roots.original)
         )
 
     def _watch_compilations(self, callback: Any, roots: OutermostModules) -> None:
@@ -214,6 +379,7 @@ class Agent:
             self._guard("compilation", roots.compilation_begins)
 
         on_compilations(callback, lambda handler: handler.register_start_callback(begins))
+        self._undo.append(lambda: callback.callback_handler.remove_start_callback(begins))
 
     def _root_met(self, module: Any) -> None:
         if self._startup is not None:
@@ -230,6 +396,7 @@ class Agent:
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
+        self._guard("loader", self._other_arm.on_loader, loader)
         return key
 
     def _worker_begun(self) -> None:
@@ -268,7 +435,12 @@ class Agent:
         return True
 
     def _step_fixed(
-        self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int
+        self,
+        parts: list[dict[str, Any]],
+        begin_s: float,
+        classes: set[type],
+        num_superseded: int,
+        call_samples: int | None,
     ) -> None:
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
@@ -280,6 +452,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
+                "call_samples": call_samples,
                 "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
@@ -325,6 +498,8 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
+        if self._clock is not None:
+            self._clock.end()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
@@ -341,7 +516,8 @@ class Agent:
             self._event({"event": "state", **self._program.ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
-        self._event({"event": "readback", "settings": self._settings.readback()})
+        already = self._other_arm.already()
+        self._event({"event": "readback", "settings": self._settings.readback(), "already": already})
 
     def _say_out_of_memory(self) -> None:
         roots = self._program.roots.alive() if self._program.roots is not None else []
@@ -359,7 +535,9 @@ class Agent:
         if self._program.torch is not None:
             self._before_result()
             self._guard("out of memory", self._say_out_of_memory)
-        self._event({"event": "exit", "num_events": self._steps.num_events})
+        if self._clock is not None:
+            self._clock.end()
+        self._event({"event": "exit", "num_events": self._steps.num_events, "at_s": perf_counter()})
 
     def _forked(self) -> None:
         """Give a forked child its own record, which begins with the child's first event.
@@ -378,3 +556,22 @@ class Agent:
         if self._steps.num_steps or self._steps.num_events:
             self._tasks.ignore()
         atexit.unregister(self._finish)
+
+
+def _plan(folder: str) -> dict[str, Any]:
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        plan: dict[str, Any] = json.load(file)
+    return plan
+
+
+def forget_modules() -> None:
+    """Remove the agent's modules and what the interpreter remembers of their folder, so that a later agent
+    begins anew."""
+    package = __name__.rpartition(".")[0]
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for name in list(sys.modules):
+        if name == package or name.startswith(package + "."):
+            del sys.modules[name]
+    for path in list(sys.path_importer_cache):
+        if path == folder or path.startswith(folder + os.sep):
+            del sys.path_importer_cache[path]

@@ -45,6 +45,7 @@ from dynotune.api.documents import (
 from dynotune.api.notebook import load_ipython_extension
 from dynotune.schema import atomic, document, private, redaction, untrusted
 from dynotune.schema.errors import CommandFailed, UsageError, may_fail
+from dynotune.schema.home import expanded
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
@@ -227,8 +228,6 @@ def compare(
     options: RunOptions = {"seed": 0, **run}
     spec = _spec(command, options, baseline, window_steps=steps, objective=objective, caches=caches)
     chosen = _settings(candidate)
-    if chosen == spec.settings:
-        raise UsageError("Both arms are the same.", hint='Name a setting, as {"loader.num_workers": 4}.')
     limits: dict[str, Any] = {
         "max_pairs": pairs,
         "margin": margin,
@@ -503,7 +502,7 @@ def _spec(command: Command, options: RunOptions, settings: Settings = (), **fiel
     named: dict[str, Any] = {
         _FIELDS.get(name, name): value for name, value in options.items() if name != "progress"
     }
-    base = Path(options.get("run_dir") or private.state_folder() / "runs").expanduser().absolute()
+    base = expanded(Path(options.get("run_dir") or private.state_folder() / "runs"))
     named |= fields | {"cwd": Path(options.get("cwd", ".")).absolute(), "base": base}
     named["env"] = dict(options.get("env", os.environ))
     if callable(command):

@@ -35,6 +35,7 @@ IN_A_FOLDER = (
     "startup.json",
     "memory.json",
     "largest.json",
+    "account.json",
 )
 
 
@@ -189,6 +190,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     """Return the type and the report of each kind of document. An observation first becomes a diagnosis."""
     from dynotune import report
     from dynotune.doctor import all_rules
+    from dynotune.schema.account import RunAccount
     from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
@@ -212,6 +214,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
         "examination": (Examination, functools.partial(report.on_terminal, costs=costs)),
         "startup": (Startup, report.on_terminal),
         "largest": (LargestValue, report.on_terminal),
+        "account": (RunAccount, report.on_terminal),
     }
 
 

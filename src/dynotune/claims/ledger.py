@@ -1,27 +1,42 @@
 """Read the ledger of claims: what articles say, and how dynotune tests each claim."""
 
 import functools
-import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from dynotune.schema import document
 from dynotune.schema.claims import Claim
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import UsageError
 
-FILE = Path(__file__).with_name("ledger.toml")
 TEXTS = ("says", "fact", "instead")
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A claim of ledger.toml, whose head explains the fields. `of`: fields of `Claim`."""
+
+    text: tuple[str, ...]
+    of: dict[str, Any]
+
+
+class _Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file ledger.toml. `sources`: addresses of the sources that several claims name."""
+
+    sources: dict[str, str]
+    claims: dict[str, _Entry]
 
 
 @functools.cache
 def all_claims() -> tuple[Claim, ...]:
     """Return all claims, in the order of the articles that make them."""
-    data = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    ledger = table(__package__, "ledger.toml", _Ledger)
     claims = []
-    for id_, of in data["claims"].items():
-        fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"]}
-        fields["source"] = data["sources"].get(fields["source"], fields["source"])
+    for id_, entry in ledger.claims.items():
+        fields = {"id": id_, **dict(zip(TEXTS, entry.text, strict=False)), **entry.of}
+        fields["source"] = ledger.sources.get(fields["source"], fields["source"])
         claims.append(document.convert(fields, Claim))
     return tuple(claims)
 

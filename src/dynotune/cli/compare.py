@@ -71,9 +71,9 @@ def compare(
         )
     candidate, against = run_options.typed_settings(settings), run_options.typed_settings(baseline)
     if resume is None:
-        if candidate == against:
+        if not candidate and not against:
             raise UsageError(
-                "Both arms are the same." if settings else "There is no setting to compare.",
+                "There is no setting to compare.",
                 hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
                 "Any environment variable is a knob too: env.NAME=value.",
             )

@@ -16,6 +16,7 @@ from typing import Any
 
 from dynotune.schema import untrusted
 from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.home import home
 
 LARGEST_BYTES = 1 << 18
 _ACCEPTED = (
@@ -134,11 +135,9 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
 
     Raises UsageError if a file cannot be read.
     """
-    folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
+    folders, end = [cwd, *cwd.parents], home()
     owners = {os.geteuid(), 0, _owner(cwd)} - {None}
-    ends = (
-        at for at, folder in enumerate(folders) if _owner(folder / ".git") in owners or str(folder) == home
-    )
+    ends = (at for at, folder in enumerate(folders) if _owner(folder / ".git") in owners or folder == end)
     for folder in folders[: next(ends, 0) + 1]:
         for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
             if folder != cwd and _owner(path) not in owners:

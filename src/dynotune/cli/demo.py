@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from dynotune.cli import run_options
 from dynotune.cli.options import option
 from dynotune.cli.run_options import RunDir, runs_folder
+from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 
@@ -118,8 +119,14 @@ def _check_packages() -> None:
         )
 
 
-def _photographs(console: Console) -> Path:
+def _cache_folder() -> Path:
     from platformdirs import user_cache_path
+
+    folder = user_cache_path("dynotune")
+    return folder if folder.is_absolute() else private.state_folder() / "cache"
+
+
+def _photographs(console: Console) -> Path:
     from rich.progress import Progress as Bar
 
     maker = module("demo/photographs.py")
@@ -130,5 +137,5 @@ def _photographs(console: Console) -> Path:
             bar.start_task(task)
             bar.update(task, completed=done)
 
-        folder: Path = maker.photographs(user_cache_path("dynotune"), progress=advance)
+        folder: Path = maker.photographs(_cache_folder(), progress=advance)
         return folder

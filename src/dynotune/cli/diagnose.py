@@ -32,7 +32,9 @@ def diagnose(
     options.check_json(json)
     if pid is not None:
         _refuse_running_options(context, replay)
-        _diagnose_running(pid, json, fail_on, record=record)
+        # By default a job that runs is not slowed by delays, unlike a command that is started for this.
+        asked = delays and "--delays" in options.given(context)
+        _diagnose_running(pid, json, fail_on, record=record, delays=asked)
         return
     if record:
         raise UsageError("--record is about a program that runs.", hint="Name it: --pid PID")
@@ -52,13 +54,13 @@ def diagnose(
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 
-def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record: bool) -> None:
+def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record: bool, delays: bool) -> None:
     """Diagnose a program that runs already, and print what was seen of it."""
     from dynotune.report import Progress, console, on_terminal
     from dynotune.running import diagnose_running
 
     with Progress(console(stderr=True)) as watcher:
-        diagnosis = diagnose_running(pid, record=record, running=watcher.running)
+        diagnosis = diagnose_running(pid, record=record, delays=delays, running=watcher.running)
     answers.show(on_terminal, diagnosis, json)
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
@@ -71,7 +73,7 @@ def _refuse_running_options(context: typer.Context, replay: Path | None) -> None
         )
     if replay is not None:
         raise UsageError("--pid and --replay exclude each other.", hint="Give one of them.")
-    if foreign := options.given(context, but=("pid", "record", "json", "fail_on")):
+    if foreign := options.given(context, but=("pid", "record", "delays", "json", "fail_on")):
         raise UsageError(
             f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out."
         )

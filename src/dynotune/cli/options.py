@@ -5,28 +5,37 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection
-from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from dynotune.cli import completion
 from dynotune.cli.option_values import number, one_of, seconds_of, study_name_of
 from dynotune.schema.comparison import MOST_PAIRS
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import SEVERITIES
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from dynotune.fleet import Store
 
-_TOLD = tomllib.loads(files(__package__).joinpath("options.toml").read_text("utf-8"))
+
+class _OptionTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of options.toml."""
+
+    metavar: str | None = None
+    help: str | None = None
+
+
+_TEXTS = table(__package__, "options.toml", dict[str, _OptionTexts])
 
 
 def option(name: str, *flags: str, **about: Any) -> Any:
     """Declare an option with the texts that `options.toml` has under this name."""
-    return typer.Option(*flags, **(about | _TOLD[name]))
+    texts = {field: text for field, text in msgspec.structs.asdict(_TEXTS[name]).items() if text is not None}
+    return typer.Option(*flags, **(about | texts))
 
 
 Budget = Annotated[float | None, option("budget", parser=str, callback=seconds_of)]

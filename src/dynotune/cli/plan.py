@@ -12,7 +12,7 @@ from dynotune.cli.options import Budget, Json, Resume, check_json, option
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.largest import MOST_VALUE, OF_FRAMES, WINDOW_S, Limit, Quantity
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import PERCENTILES, RunSpec
 from dynotune.text import time_spans
 
 COUNTED_S = 60.0
@@ -105,7 +105,7 @@ def limit_of(text: str) -> Limit:
         )
     if quantity == "memory":
         return Limit("memory", float(option_values.num_bytes(bound, "--limit memory") or 0))
-    if quantity in ("latency-p99", "time-to-first-step"):
+    if quantity in (*PERCENTILES, "time-to-first-step"):
         return Limit(quantity, time_spans.seconds(bound, f"--limit {quantity}"))
     try:
         value = float(bound.removesuffix("/s").removesuffix("J"))

@@ -14,8 +14,8 @@ from dynotune.cli import completion, run_names
 from dynotune.cli.answers import say, show, write_bytes, write_json
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option
 from dynotune.cli.run_options import runs_folder
-from dynotune.schema import untrusted
-from dynotune.schema.errors import UsageError, from_elsewhere
+from dynotune.schema import atomic, untrusted
+from dynotune.schema.errors import UsageError, from_elsewhere, may_fail
 
 if TYPE_CHECKING:
     from dynotune.schema.study import Study
@@ -36,12 +36,15 @@ def report(
     ] = None,
     html: Annotated[Path | None, option("report_html")] = None,
     markdown: Annotated[Path | None, option("report_markdown")] = None,
+    sarif: Annotated[Path | None, option("report_sarif")] = None,
+    speedscope: Annotated[Path | None, option("report_speedscope")] = None,
     storage: Storage = None,
     study: StudyName = "",
     json: Json = None,
 ) -> None:
     check_json(json)
-    for target, name in ((html, "--html"), (markdown, "--markdown")):
+    outputs = {"--html": html, "--markdown": markdown, "--sarif": sarif, "--speedscope": speedscope}
+    for name, target in outputs.items():
         api.check_output(None if target == STDOUT else target, name)
     if html == STDOUT:
         raise UsageError(
@@ -65,6 +68,7 @@ def report(
             (_recipe_beside(file, document), file.with_name(PAGE)) if noun == "study" else ("", None)
         )
         _tell(document, json, html, markdown, recipe=recipe, beside=beside)
+        _write_others(document, file, sarif, speedscope)
 
 
 def _typed(path: Path) -> str:
@@ -113,6 +117,38 @@ def _tell(
                 write_json(found, json)
         else:
             show(api.report_of, found, json)
+
+
+def _write_others(found: Any, file: Path, sarif: Path | None, speedscope: Path | None) -> None:
+    """Write what other tools show: findings at their lines, and lines as a profile.
+
+    Raises UsageError: the document has no findings, or is not the record of a diagnosed run.
+    """
+    from dynotune import report as reports
+
+    if sarif is not None:
+        if not hasattr(found, "findings"):
+            raise UsageError(
+                f"{file} has no findings to write as SARIF.", hint="Name a diagnosis: dynotune report RUN"
+            )
+        _write(sarif, reports.as_sarif(found.findings))
+    if speedscope is not None:
+        if api.noun_of(file) != "observation":
+            raise UsageError(
+                f"{file} keeps no lines of threads and loaders.",
+                hint="Name the folder of a diagnosed run: dynotune report RUN --speedscope FILE",
+            )
+        from dynotune.schema import document
+        from dynotune.schema.observation import Observation
+
+        _write(speedscope, reports.as_speedscope(document.read(file, Observation)))
+        say("Open it in https://www.speedscope.app, which reads the file in the browser.")
+
+
+def _write(target: Path, content: bytes) -> None:
+    with may_fail(f"write {target}", "Name another file.", UsageError):
+        atomic.write(target, content)
+    say(f"Written: {target}")
 
 
 def _recipe_of(study: Study) -> str:

@@ -11,6 +11,7 @@ from dynotune.cli import run_names, run_options, stopping
 from dynotune.cli.options import given
 from dynotune.schema import redaction
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
+from dynotune.schema.home import expanded
 
 
 def resumed_folder(
@@ -28,7 +29,7 @@ def resumed_folder(
     from dynotune import launch
 
     what = file.removesuffix(".json")
-    places = (Path(resume).expanduser().absolute(), run_names.found(resume, base).absolute())
+    places = (expanded(Path(resume)), run_names.found(resume, base).absolute())
     folder = next((place for place in places if (place / file).is_file()), None)
     is_typed_again = folder is not None and _is_typed_again(folder, file)
     typed = ("settings", "baseline") if is_typed_again else ()

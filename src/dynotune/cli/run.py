@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dynotune.launch import Exit
-    from dynotune.schema.facts import Facts
+    from dynotune.launch.process import TransparentRun
+    from dynotune.measure.account import EnergyMeter
+    from dynotune.schema.facts import Facts, Unknown
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.run import Run
     from dynotune.schema.setting import Setting
@@ -30,6 +32,7 @@ RecipeFile = Annotated[Path | None, option("run_recipe")]
 Strict = Annotated[bool, option("run_strict", "--strict")]
 Recordable = Annotated[bool, option("run_recordable", "--recordable")]
 Exact = Annotated[bool, option("run_exact", "--exact")]
+Account = Annotated[bool, option("run_account", "--account")]
 
 
 def run(
@@ -42,6 +45,7 @@ def run(
     json: Json = None,
     run_dir: RunDir = None,
     recordable: Recordable = False,
+    account: Account = False,
 ) -> None:
     command = command_of(context)
     transparently(
@@ -54,6 +58,7 @@ def run(
         exact=exact,
         json=json,
         recordable=recordable,
+        account=account,
     )
 
 
@@ -68,13 +73,16 @@ def transparently(
     exact: bool = False,
     json: str | None = None,
     recordable: bool = False,
+    account: bool = False,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
     """Run the command with the settings, write the run's record, and exit with the command's exit code or
     signal.
 
-    `watch`: starts to watch the run in a folder, and returns a function. That function is called when the run
-    ends, before the record is written; if it returns True, dynotune exits with 1.
+    Args:
+        account: whether to print what the time of the whole run went to.
+        watch: starts to watch the run in a folder, and returns a function. That function is called when the
+            run ends, before the record is written; if it returns True, dynotune exits with 1.
     """
     check_json(json)
     if strict and recipe is None:
@@ -103,8 +111,12 @@ def transparently(
     with _folder(runs_folder(run_dir), chosen) as folder, _door(env, recordable=recordable) as env:
         transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
         ended = watch(folder) if watch is not None else lambda _: False
+        meter = _energy_meter(env) if account else None
         _let_interrupts_pass()
-        exit_ = transparent.run(env, facts, step_function=step_function, watched=watch is not None)
+        exit_ = transparent.run(
+            env, facts, step_function=step_function, watched=watch is not None, account=account
+        )
+        energy_j = None if meter is None else meter.joules()
         says_no = ended(exit_)
         try:
             record = transparent.record(exit_)
@@ -112,6 +124,8 @@ def transparently(
                 _warn(record)
             if json is not None:
                 write_json(record, json)
+            if account:
+                _tell_account(folder, transparent, record, proved, energy_j)
         except (DynotuneError, OSError) as error:
             # The command's end is its own: what becomes of the record does not change it.
             with contextlib.suppress(OSError):
@@ -119,6 +133,32 @@ def transparently(
     if says_no:
         raise typer.Exit(1)
     _end_as(exit_)
+
+
+def _energy_meter(env: dict[str, str]) -> EnergyMeter:
+    from dynotune.measure.account import EnergyMeter
+
+    return EnergyMeter(env)
+
+
+def _tell_account(
+    folder: Path | None,
+    transparent: TransparentRun,
+    record: Run,
+    recipe: Recipe | None,
+    energy_j: float | Unknown | None,
+) -> None:
+    """Print what the time of the run went to on stderr, beside the command's output, and keep it in the run
+    folder."""
+    from dynotune.measure.account import account_of_run
+    from dynotune.report import console, on_terminal
+    from dynotune.schema.document import without_secrets
+
+    if folder is None:
+        say("there is no account of the run, because nothing could be recorded")
+        return
+    found = account_of_run(folder, record, transparent.launched_s, recipe=recipe, energy_j=energy_j)
+    console(stderr=True).print(on_terminal(without_secrets(found)))
 
 
 @contextlib.contextmanager

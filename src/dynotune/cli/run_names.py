@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dynotune.schema.home import expanded
+
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 _ID = re.compile(r"#?([0-9a-f]{6})")
 _BACK = re.compile(r"-([1-9]\d{0,3})")
@@ -23,7 +25,7 @@ def found(typed: str, base: Path) -> Path:
         typed: a path, a run's name, the six signs at the end of its name, or -1 for the last run, -2 for the
             one before.
     """
-    path = Path(typed).expanduser()
+    path = expanded(Path(typed)) if typed.startswith("~") else Path(typed)
     if path.exists():
         return path
     if (base / typed).is_dir():

@@ -19,6 +19,7 @@ from dynotune.cli import RUN_PANEL, command_of, completion
 from dynotune.cli.option_values import num_lanes, number, one_of, seconds_of
 from dynotune.cli.options import option
 from dynotune.schema import private, redaction
+from dynotune.schema.home import expanded
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
 
@@ -148,7 +149,7 @@ def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
 
 def runs_folder(run_dir: Path | None) -> Path:
     if run_dir is not None:
-        return run_dir.expanduser().absolute()
+        return expanded(run_dir)
     return private.state_folder() / "runs"
 
 

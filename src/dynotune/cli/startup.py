@@ -14,6 +14,7 @@ from dynotune.cli.option_values import number
 from dynotune.cli.options import Budget, Json, Margin, Python, Resume, check_json, option
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.home import expanded
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def warm(
     run_options.check_run(context, run)
     variables: dict[str, str] = {}
     if caches is not None:
-        folder = caches.expanduser().absolute()
+        folder = expanded(caches)
         variables = places.own_environment(folder, run.env)
         run = msgspec.structs.replace(run, env={**run.env, **variables})
         places.write_variables(folder, variables)
@@ -231,7 +232,7 @@ def pack(
         raise UsageError(f"There is no cache {unknown}.", hint=f"--without takes {', '.join(TITLES)}.")
     command = context.find_root().obj or []
     if caches is not None:
-        folder = caches.expanduser().absolute()
+        folder = expanded(caches)
         if not folder.is_dir():
             raise UsageError(
                 f"There is no folder {folder}.",
@@ -286,7 +287,7 @@ def unpack(
         )
         differences = cache_conditions.differences(manifest, now)
         _refuse(differences, str(file), force)
-        folder = None if caches is None else caches.expanduser().absolute()
+        folder = None if caches is None else expanded(caches)
         variables = {} if folder is None else places.environment(folder)
         with console(stderr=True).status("Unpacking …"):
             unpacked = cache_unpack.unpack(

@@ -22,7 +22,7 @@ from dynotune.text import time_spans
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
-    from dynotune.watch import RunWatcher
+    from dynotune.watch import Otlp, RunWatcher
 
 LOG = "watch.log"
 EVERY_S = 1.0
@@ -38,6 +38,8 @@ def watch(
     token: Token = None,
     fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,
     on_alert: Annotated[str | None, option("watch_on_alert")] = None,
+    log: Annotated[list[str] | None, option("watch_log")] = None,
+    otlp: Annotated[str | None, option("watch_otlp")] = None,
     settings: Settings = None,
     recipe: run.RecipeFile = None,
     exact: run.Exact = False,
@@ -60,6 +62,7 @@ def watch(
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
+        _send(made, stack, log or [], otlp)
         stack.enter_context(serving.served(serve, token, RunSource(made)))
         return made
 
@@ -81,6 +84,27 @@ def watch(
             "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
         )
     _join(folder, watcher, stays=serve is not None)
+
+
+def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoint: str | None) -> None:
+    """Give the watcher's numbers to trackers and to a collector; the exit stack ends them."""
+    from dynotune import watch as watching
+
+    for text in logs:
+        tracked = watching.log(text, made.follower.folder)
+        stack.callback(tracked.close)
+        made.show.append(tracked)
+        run.say(f"logging to {text.partition('=')[0]}: {tracked.tracker.where}")
+    if endpoint is not None:
+        otlp = watching.Otlp(endpoint, made)
+        stack.callback(_end, otlp)
+        made.show.append(otlp)
+        run.say(f"sending to {otlp.url}")
+
+
+def _end(otlp: Otlp) -> None:
+    if why := otlp.close():
+        run.say(f"{otlp.url} did not take the last values: {why}")
 
 
 def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Exit], bool]:

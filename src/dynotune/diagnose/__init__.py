@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from dynotune.diagnose.conclusions import conclude
     from dynotune.diagnose.engine_plans import live_shapes, plan_engine
     from dynotune.diagnose.forecast import forecast_loader
-    from dynotune.diagnose.live_diagnosis import LiveDiagnosis, gather, observed, replayed
+    from dynotune.diagnose.live_diagnosis import Joining, LiveDiagnosis, gather, observed, replayed
     from dynotune.diagnose.memory_runs import live_memory
     from dynotune.diagnose.rank_attribution import attributed
 
 __all__ = [
+    "Joining",
     "LiveDiagnosis",
     "attributed",
     "conclude",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "live_diagnosis": "LiveDiagnosis gather observed replayed",
+    "live_diagnosis": "Joining LiveDiagnosis gather observed replayed",
     "conclusions": "conclude",
     "forecast": "forecast_loader",
     "memory_runs": "live_memory",

@@ -3,13 +3,12 @@
 docs/reference/diagnosis.md defines this. `step_parts` rescales the recorded step to the plain one.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 
 from dynotune.diagnose.step_parts import Parts, parts_of, plain_parts, without_first_gap
 from dynotune.schema.attribution import Attribution, LostTime, Shares
+from dynotune.schema.causes import CAUSES, KnownCause
 from dynotune.schema.facts import Unknown
 from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
@@ -23,15 +22,8 @@ NOTED_SLOWER = 0.2
 
 IMBALANCE = "rank-imbalance"
 
-PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))[
-    "part_of"
-]
-"""The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's
-work."""
-
-AS_RECORDED = (IMBALANCE, "optimizer-forloop")
-"""Causes that keep their recorded share of a step if there is no device: a recorder slows all ranks alike,
-and likewise an optimizer's short operators and the Python between them."""
+_NOT_KNOWN = KnownCause(lost="work", words="")
+"""What stands for a cause of another version: it belongs to the device's computation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +202,8 @@ def _loss(
 
     The share scales with the part of the step that the cause belongs to, and does not exceed that part.
     """
-    if recorded.device is None and cause.id in AS_RECORDED:
+    known = CAUSES.get(cause.id, _NOT_KNOWN)
+    if recorded.device is None and known.as_recorded:
         share = cause.share
     elif cause.id == IMBALANCE:
         # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of
@@ -220,7 +213,7 @@ def _loss(
     else:
         lost_s = cause.share * recorded.step_s
         work_s = min(lost_s, lost_s * cause.work_s / cause.lost_s) if cause.lost_s else 0.0
-        part = PART_OF.get(cause.id, "compute")
+        part = known.part
         before_s, after_s = _part(seen, part), _part(plain, part)
         idle_s = min(after_s, (lost_s - work_s) * after_s / before_s) if before_s else 0.0
         if part == "compute":

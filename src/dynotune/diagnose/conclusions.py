@@ -1,18 +1,18 @@
 """Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in
 docs/reference/diagnosis.md."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 
 import msgspec
 
-from dynotune.diagnose.attribute import IMBALANCE, PART_OF
+from dynotune.diagnose.attribute import IMBALANCE
+from dynotune.diagnose.bottlenecks import BOTTLENECKS, bottleneck_of
 from dynotune.diagnose.delayed import corrected, most_saved
 from dynotune.diagnose.places import FUNCTION
 from dynotune.diagnose.tested import sort_by_tests
-from dynotune.doctor import Family, ObservationView, all_rules, examine
+from dynotune.doctor import FAMILIES, Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
+from dynotune.schema.causes import CAUSES
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
@@ -32,16 +32,12 @@ DEVICE_BUSY = 0.70
 OPERATORS_DOMINATE = 0.50
 """Share of a step without a device: above this, operators take most of the step."""
 
-_TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text("utf-8"))
-ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
-BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
-FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[Family]])
 OF_START = "start-dominates"
 """Finding of a command whose steps are the smaller part of its time, which the verdict has to say."""
+OF_IDLE = "service-idle"
+"""Finding of a server that mostly waits for requests, of which no other part of its steps tells."""
 OF_SOME_STEPS: Family = "phases"
 """Family of findings about work that only some steps do, such as validation."""
-_ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
-_ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
 
 NOWHERE = Place()
 
@@ -154,7 +150,7 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     """Return the shares of all parts that a better program would avoid; of equal shares, the preferred one
     first."""
     shares = attribution.shares
-    allocating = min(shares.host, sum(loss.share for loss in attribution.lost_time if loss.id in ALLOCATOR))
+    allocating = min(shares.host, sum(loss.share for loss in attribution.lost_time if _allocates(loss.id)))
     # Without late batches, the work for which the device then waits would already be queued.
     idle = sum(loss.share for loss in attribution.lost_time if loss.id == "loader-bound")
     beyond = max(0.0, attribution.counterfactual_savings.get("loader-bound", 0.0) - idle) if idle else 0.0
@@ -196,10 +192,14 @@ def verdict(
         )
         return f"{takes}{waits}; where the rest goes is not known: {attribution.reason}."
     leading = leading_finding(found, findings)
-    told = "" if leading is None or leading.id in GENERAL else f": {_as_clause(leading.claim)}"
+    told = "" if leading is None or _is_general(leading) else f": {_as_clause(leading.claim)}"
     places = [leading.where] if leading else []
     places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
     where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
+    idle = next((finding for finding in findings if finding.id == OF_IDLE), None)
+    if idle is not None:
+        works = f"Operators run for {words.share(attribution.shares.device)} of it."
+        return f"{takes}; {_as_clause(idle.claim)}. {works}"
     rare = _of_some_steps(findings) if found in ("device", "none") else None
     if rare is not None:
         return f"{takes}; {_as_clause(rare.claim)}{_at(rare.where)}."
@@ -237,19 +237,28 @@ def _bottlenecks(finding: Finding, family: Family | None) -> set[Bottleneck]:
     """Return a finding's bottlenecks: by its cause in the trace, by causes it explains, or by its rule's
     family."""
     ids = (finding.id, *finding.also)
-    if any(id_ in ALLOCATOR for id_ in ids):
-        return {"memory"}
-    known = {BOTTLENECK_OF[PART_OF[id_]] for id_ in ids if id_ in PART_OF}
-    if "h2d-blocking" in ids:
-        known = {"transfer"}
-    return known or {name for name, families in FAMILIES.items() if family in families}
+    causes = [CAUSES[id_] for id_ in ids if id_ in CAUSES]
+    own = {cause.bottleneck for cause in causes if cause.bottleneck is not None}
+    if own:
+        return {"memory"} if "memory" in own else own
+    known = {found for cause in causes if (found := bottleneck_of(cause.part)) is not None}
+    return known or (set() if family is None else set(FAMILIES[family].bottlenecks))
+
+
+def _allocates(cause: str) -> bool:
+    """Return whether the host allocates and frees device memory in a cause."""
+    return cause in CAUSES and CAUSES[cause].bottleneck == "memory"
+
+
+def _is_general(finding: Finding) -> bool:
+    return finding.id in CAUSES and CAUSES[finding.id].is_general
 
 
 def _where(attribution: Attribution, found: Bottleneck) -> Place:
     """Return the place of the bottleneck's largest loss."""
     for loss in attribution.lost_time:
-        part = PART_OF.get(loss.id)
-        if loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found:
+        part = CAUSES[loss.id].part if loss.id in CAUSES else "compute"
+        if _allocates(loss.id) if found == "memory" else bottleneck_of(part) == found:
             return loss.where
     return NOWHERE
 
@@ -267,7 +276,7 @@ def _said(attribution: Attribution, found: Bottleneck) -> str:
             return f"{works}, and what {words.share(attribution.shares.other)} of it goes to is not known"
         return f"{works}, and nothing that could be avoided takes a tenth of it"
     share = words.share(avoidable(attribution)[found])
-    return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
+    return f"{share} of it {BOTTLENECKS[found].words(has_device=has_device)}"
 
 
 def _notes(observation: Observation) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.diagnose.window import PlainWindow, exact_window
-from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
+from dynotune.measure.live import Join, TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import UpperBound
@@ -50,6 +50,13 @@ MACHINE_S = 20.0
 cold."""
 
 
+class Joining(NamedTuple):
+    """How to join a program that runs already, and the facts of its environment."""
+
+    join: Join
+    facts: Facts
+
+
 class LiveDiagnosis:
     """One live run of a command. The run is timed, then recorded, and goes on for further measurements.
 
@@ -60,6 +67,7 @@ class LiveDiagnosis:
         share_s: seconds that all measurements shall take; a start that takes longer leaves each of them some
             seconds.
         counts_start: whether these seconds count from the start of the command, or else from its first step.
+        joined: joins a program that runs already in place of a start, with the facts of its environment.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.
@@ -75,19 +83,27 @@ class LiveDiagnosis:
         limit_s: float | None = None,
         share_s: float = SHARE_S,
         counts_start: bool = False,
+        joined: Joining | None = None,
     ) -> None:
-        self.run, self._watcher = run, watcher
+        self.run, self._watcher, self._joined = run, watcher, joined
         self._share_s, self._counts_start, self._began_s = share_s, counts_start, time.monotonic()
         self._leave = ExitStack()
         facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(
-            run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True
+            run,
+            watcher,
+            facts=facts,
+            label="the observed run",
+            limit_s=limit_s,
+            observe=True,
+            join=joined and joined.join,
         )
         self.runner.restless_s = min(self.runner.restless_s, share_s * OF_WAITING)
         self._processes: Sequence[ProcessState] = []
 
     def __enter__(self) -> LiveDiagnosis:
-        self._leave.enter_context(machine_lock(self.run, self._watcher))
+        if self._joined is None:
+            self._leave.enter_context(machine_lock(self.run, self._watcher))
         self._leave.enter_context(self.runner)
         return self
 
@@ -110,10 +126,8 @@ class LiveDiagnosis:
         # Within a study, the budget of the study says when all ends.
         usual_s = None if self._counts_start else USUAL_START_S + after_s
         watcher.running("the command, until its steps are steady", left_s=usual_s)
-        python = probe.interpreter(run.command, run.env, run.cwd)
         self.runner.start(exact_window(run))
-        # The probe imports the target's torch while the program imports its own.
-        facts = probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)
+        facts = self._facts() if self._joined is None else self._joined.facts
         refuse_torch(facts)
         try:
             plain = PlainWindow(run, self.runner).seen()
@@ -154,6 +168,13 @@ class LiveDiagnosis:
         if self.runner.live is not None:
             self.runner.live.save()
         return observation, path
+
+    def _facts(self) -> Facts:
+        """Return the facts of machine and target; the probe imports the target's torch while the program
+        imports its own."""
+        run = self.run
+        python = probe.interpreter(run.command, run.env, run.cwd)
+        return probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)
 
     def _most_recorded_s(self) -> float:
         """Return the most seconds of a recording, of which there may be a second one, without stacks."""

@@ -4,15 +4,13 @@ A finding claims time of one or several parts of a step. Where a delay of the pa
 finding names, was timed, the slope says which share of that time a step would be shorter by without it.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from typing import NamedTuple
 
 import msgspec
 
 from dynotune.diagnose.places import same_function
-from dynotune.doctor import Family, policy
+from dynotune.doctor import FAMILIES, Family, all_rules, policy
 from dynotune.schema.delays import DelayedPart, DelayTest, DelayTests
 from dynotune.schema.diagnosis import SEVERITIES, Delayed, Finding, ReadFromTrace
 from dynotune.schema.facts import Unknown
@@ -20,10 +18,6 @@ from dynotune.schema.facts import Unknown
 REFUTING_SLOPE = 0.2
 """If a slope's interval ends below this, a cure saves less than a fifth of what the finding claims: nothing
 that `compare` could prove."""
-
-_TABLE = tomllib.loads(files(__package__).joinpath("tested.toml").read_text("utf-8"))
-PARTS_OF_FAMILY = msgspec.convert(_TABLE["families"], dict[Family, list[DelayedPart]])
-PARTS_OF_FINDING = msgspec.convert(_TABLE["findings"], dict[str, list[DelayedPart]])
 
 
 class Sorted(NamedTuple):
@@ -69,9 +63,10 @@ def sort_by_tests(
 def claimed_parts(id_: str, family: Family | None, *, has_device: bool = True) -> set[DelayedPart]:
     """Return the parts of a step in which the time lies that a finding claims; empty if no delay can test
     it."""
-    named = PARTS_OF_FINDING.get(id_)
+    rule = all_rules().get(id_)
+    named = None if rule is None else rule.delayed
     if named is None:
-        named = [] if family is None else PARTS_OF_FAMILY.get(family, [])
+        named = () if family is None else FAMILIES[family].delayed
     return set(named) if has_device else {"host" if part == "device" else part for part in named}
 
 
@@ -88,11 +83,19 @@ def tests_of(finding: Finding, parts: Iterable[DelayedPart], delays: DelayTests 
     return own or [test for test in decided if test.part in parts]
 
 
+def _claims_a_whole_part(finding: Finding) -> bool:
+    rule = all_rules().get(finding.id)
+    return rule is not None and rule.whole_part
+
+
 def _delayed(finding: Finding, tests: Sequence[DelayTest]) -> Finding:
     """Return the finding with the test whose slope is largest: one critical part is enough for it."""
     test = max(tests, key=lambda test: test.slope)
     cost = None if isinstance(finding.share, Unknown) else finding.share * min(1.0, max(0.0, test.slope))
-    tested = Delayed(part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost)
+    is_own = test.part == "function" or _claims_a_whole_part(finding)
+    tested = Delayed(
+        part=test.part, place=test.place, slope=test.slope, ci=test.ci, cost=cost, tests_cause=is_own
+    )
     return msgspec.structs.replace(finding, tested=tested)
 
 

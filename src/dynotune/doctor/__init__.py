@@ -10,13 +10,15 @@ Other rooms collect the facts: `probe` asks the machine, `diagnose` watches a co
 
 from dynotune.doctor.bounds import bound_of_compiling
 from dynotune.doctor.claims import seen_here
-from dynotune.doctor.declaration import Family, Judgement, Rule, rule
+from dynotune.doctor.declaration import Judgement, Rule, rule
 from dynotune.doctor.explanations import explain, explained
+from dynotune.doctor.families import FAMILIES, Family
 from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine
 
 __all__ = [
+    "FAMILIES",
     "Family",
     "Judgement",
     "Missing",

@@ -1,56 +1,28 @@
 """A rule: its declaration, the function that judges, and the findings made of its judgements."""
 
 import functools
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import place_of
+from dynotune.doctor.families import Family
+from dynotune.doctor.finding_texts import FindingTexts, Umbrella, texts_beside
 from dynotune.doctor.machine import NOT_MEASURED, severity_on_gpu, unset
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.attribution import LostTime
+from dynotune.schema.delays import DelayedPart
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.knob import Scalar
 from dynotune.schema.model import Model
+from dynotune.schema.program_options import OptionMeaning
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 Scope = Literal["machine", "program"]
-Family = Literal[
-    "algorithms",
-    "batches",
-    "code",
-    "compile",
-    "distributed",
-    "environment",
-    "environment_variables",
-    "host",
-    "jitter",
-    "kernels",
-    "lines",
-    "loader",
-    "machine_gpu",
-    "machine_host",
-    "machine_memory",
-    "memory",
-    "memory_terms",
-    "phases",
-    "precision",
-    "serving",
-    "startup",
-    "sync",
-    "transfer",
-    "work",
-]
-"""The subject of a rule: what its findings are about. The reference lists findings by family."""
-Umbrella = Literal["calls", "communication", "host", "loader", "some-steps"]
-"""A kind of lost time that a finding may sum up without naming a cause."""
 COST_OF_KIND: dict[Kind, float | Unknown] = {
     "speed": NOT_MEASURED,
     "start": 0.0,
@@ -60,10 +32,6 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
     "correctness": Unknown("it costs right results, not time"),
 }
 """The share of a step for a judgement without one, by kind."""
-_PROSE: dict[str, dict[str, Any]] = tomllib.loads(
-    files(__package__).joinpath("findings.toml").read_text("utf-8")
-)
-"""The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +41,7 @@ class Judgement:
     Args:
         claim: as in `Finding`; "" for the rule's title.
         evidence, where: as in `Finding`.
-        kind, remedy, commands: as in `Finding`; None or empty for those in findings.toml.
+        kind, remedy, commands: as in `Finding`; None or empty for those in the finding's texts.
         share: as in `Finding`; None for the usual cost of the rule's kind.
         severity: None for the severity of the share.
         otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU.
@@ -111,16 +79,18 @@ class Rule:
     Args:
         family: the subject of the rule; diagnoses and the order of findings depend on it.
         scope: `machine` for a rule that needs only facts; `program` for a rule that needs a watched command.
-        sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is
-            wrong.
+        sees, costs, wrong_when, example: prose for readers: what the rule looks at, what the finding costs,
+            when it is wrong, and what shows it.
         offers: default candidates of a finding; a knob without a value if the finding computes the value.
         explains: ids of more general findings whose cause this rule names, and kinds of time that its cause
             takes.
         umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this
             finding.
+        delayed: as in `FindingTexts`; None for the parts of the family. whole_part: as there.
         kind, remedy, commands: defaults for findings that name none of their own.
         needs_root: whether commands of the rule's findings need the rights of an administrator.
         sysctls: settings of the kernel, by name, that are set by the first of the commands.
+        own_option: as in `FindingTexts`.
         on_cuda: whether the rule applies only to programs that use a CUDA device.
     """
 
@@ -131,14 +101,18 @@ class Rule:
     sees: str
     costs: str
     wrong_when: str
+    example: str
     offers: tuple[Setting | str, ...]
     explains: tuple[str, ...]
     umbrella: tuple[Umbrella, ...]
+    delayed: tuple[DelayedPart, ...] | None
+    whole_part: bool
     kind: Kind
     remedy: str
     commands: tuple[str, ...]
     needs_root: bool
     sysctls: Mapping[str, str]
+    own_option: OptionMeaning | None
     on_cuda: bool
     judge: Judge
 
@@ -214,23 +188,6 @@ class Rule:
         )
 
 
-class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of findings.toml, or the arguments of `rule` in its place."""
-
-    title: str
-    sees: str
-    costs: str
-    wrong_when: str
-    candidates: tuple[str | tuple[str, Scalar], ...] = ()
-    explains: tuple[str, ...] = ()
-    umbrella: tuple[Umbrella, ...] = ()
-    kind: Kind = "speed"
-    remedy: str = ""
-    commands: tuple[str, ...] = ()
-    needs_root: bool = False
-    sysctls: dict[str, str] = {}
-
-
 def rule(
     *,
     family: Family,
@@ -240,18 +197,20 @@ def rule(
     on_cuda: bool = False,
     **told: Any,
 ) -> Callable[[Judge], Rule]:
-    """Make a `Rule` of the decorated function, with the texts of findings.toml.
+    """Make a `Rule` of the decorated function, with the texts that stand beside the function's module.
 
     Args:
         family: the subject of the rule, which does not depend on the module of the function.
         id: for a rule made from a row of a table; otherwise the function's name with dashes.
-        candidates: settings besides those of findings.toml, if a table of the program names them.
-        told: texts that several rules share, in place of findings.toml.
+        candidates: settings besides those of the texts, if a table of the program names them.
+        told: texts that several rules share, in place of those beside the module.
     """
 
     def made(judge: Judge) -> Rule:
         name = id or judge.__name__.replace("_", "-")
-        prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
+        texts = {} if "title" in told else texts_beside(judge.__module__)
+        own = msgspec.structs.asdict(texts[name]) if name in texts else {}
+        prose = msgspec.convert(own | told, FindingTexts)
         offers = (
             *(each if isinstance(each, str) else Setting(*each) for each in prose.candidates),
             *candidates,
@@ -265,14 +224,18 @@ def rule(
             sees=prose.sees,
             costs=prose.costs,
             wrong_when=prose.wrong_when,
+            example=prose.example,
             offers=offers,
             explains=prose.explains,
             umbrella=prose.umbrella,
+            delayed=prose.delayed,
+            whole_part=prose.whole_part,
             kind=prose.kind,
             remedy=prose.remedy,
             commands=(*sets, *prose.commands),
             needs_root=prose.needs_root or bool(sets),
             sysctls=prose.sysctls,
+            own_option=prose.own_option,
             on_cuda=on_cuda,
             judge=judge,
         )

@@ -87,6 +87,7 @@ def explained(rule: Rule) -> Explained:
         sees=rule.sees,
         costs=rule.costs,
         wrong=rule.wrong_when,
+        example=rule.example,
         explains=rule.generals(all_rules()),
         settings=list(rule.candidates),
     )

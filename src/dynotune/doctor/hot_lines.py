@@ -32,6 +32,7 @@ _SETS_UP = re.compile(
 _WAITING = re.compile(
     r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\("
 )
+_LISTENS = re.compile(r"/(selectors|socket|ssl)\.py\(|\.(accept|recv|recv_into|select|poll)\(")
 HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
 _SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
 _WAITS_BY_TEXT = re.compile(r"sleep|wait|acquire|\.(get|join|recv|result|select|poll|accept)\(")
@@ -79,6 +80,19 @@ def asleep(view: ObservationView) -> list[Seen]:
         if line.inside == "event-loop" or (_waits(line) and _idles(view, line, line.least_cpu_s))
     )
     return [(line, line.num / thread.num) for line in chosen]
+
+
+def listens(line: Line) -> bool:
+    """Tell whether the line waits for a client: at a socket, or as a task of an event loop that does not
+    sleep."""
+    if line.inside == "event-loop":
+        return not _SLEEPS.search(line.text)
+    return _LISTENS.search(f"{line.callee}\n{line.leaf}\n{line.text}") is not None
+
+
+def only_waits(line: Line) -> bool:
+    """Tell whether a thread seen at the line mostly sleeps, or waits for a client or another thread."""
+    return _SLEEPS.search(line.text) is not None or listens(line) or _WAITING.search(line.callee) is not None
 
 
 def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> bool:

@@ -1,14 +1,21 @@
 """How two machines differ, and why a difference can matter."""
 
 import re
-import tomllib
-from importlib.resources import files
 
+import msgspec
+
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import Difference
 from dynotune.schema.facts import Facts, Unknown, Value
 
-_DIFFERENCES = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))
-MATTERS: dict[str, str] = _DIFFERENCES["matters"]
+
+class _Differences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file machine_differences.toml."""
+
+    matters: dict[str, str]
+
+
+MATTERS = table(__package__, "machine_differences.toml", _Differences).matters
 """Prefix of a fact to why a difference can matter, in the order of display; the longest prefix applies."""
 
 # Facts that identify a machine, or describe its state at this moment.

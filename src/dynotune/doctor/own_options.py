@@ -1,21 +1,19 @@
 """Name the program's own option where it has one for what a finding asks for.
 
-Options are recognised by their names, as `own_options.toml` lists them, and only where their present value
-fits what was observed. A help text alone never makes an option one; it can rule one out.
+Options are recognised by their names, which the knob's entry in the catalogue lists, and only where their
+present value fits what was observed. A help text alone never makes an option one; it can rule one out.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
-from typing import Literal
 
 import msgspec
 
+from dynotune import knobs
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.diagnosis import Finding, OwnOption
 from dynotune.schema.knob import Scalar
-from dynotune.schema.program_options import ProgramOption
+from dynotune.schema.program_options import OptionMeaning, ProgramOption
 from dynotune.schema.setting import Setting
 
 _NO = re.compile(r"no[_-]")
@@ -31,26 +29,11 @@ _LETTER = "j"
 """The letter for workers. Its help, or another spelling of the option, must name them."""
 
 
-class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of own_options.toml."""
-
-    kind: Literal["number", "switch", "larger"]
-    names: list[str]
-    on: bool = True
-    choice_names: list[str] = []
-    wanted: list[str] = []
-
-
-_TABLE = tomllib.loads(files(__package__).joinpath("own_options.toml").read_text("utf-8"))
-OF_KNOB = msgspec.convert(_TABLE["knobs"], dict[str, Meaning])
-OF_FINDING = msgspec.convert(_TABLE["findings"], dict[str, Meaning])
-
-
-def with_option(view: ObservationView, finding: Finding) -> Finding:
+def with_option(view: ObservationView, finding: Finding, of_finding: OptionMeaning | None) -> Finding:
     """Return the finding; if the program has an option for it, with that option, also as a sentence of the
-    remedy."""
+    remedy. `of_finding`: how an option is recognised that does what the finding asks for."""
     options = or_else(lambda: view.process.options, [])
-    found = next(_offers(view, finding, options), None) if options else None
+    found = next(_offers(view, finding, of_finding, options), None) if options else None
     if found is None:
         return finding
     remedy = " ".join(filter(None, [finding.remedy, told(found)]))
@@ -66,22 +49,26 @@ def told(option: OwnOption) -> str:
     return f"The program has an option for this: `{' '.join(option.words)}`{now}."
 
 
-def _offers(view: ObservationView, finding: Finding, options: Iterable[ProgramOption]) -> Iterator[OwnOption]:
+def _offers(
+    view: ObservationView,
+    finding: Finding,
+    of_finding: OptionMeaning | None,
+    options: Iterable[ProgramOption],
+) -> Iterator[OwnOption]:
     for setting in finding.candidates:
-        meaning = OF_KNOB.get(setting.knob)
+        meaning = knobs.get(setting.knob).own_option
         for option in options if meaning is not None else ():
             assert meaning is not None
             if (found := _for_setting(view, setting, meaning, option)) is not None:
                 yield found
-    meaning = OF_FINDING.get(finding.id)
-    for option in options if meaning is not None else ():
-        assert meaning is not None
-        if (found := _for_finding(meaning, option)) is not None:
+    for option in options if of_finding is not None else ():
+        assert of_finding is not None
+        if (found := _for_finding(of_finding, option)) is not None:
             yield found
 
 
 def _for_setting(
-    view: ObservationView, setting: Setting, meaning: Meaning, option: ProgramOption
+    view: ObservationView, setting: Setting, meaning: OptionMeaning, option: ProgramOption
 ) -> OwnOption | None:
     if meaning.kind != "number":
         return _switched(meaning, option) if (setting.value not in _OFF) is meaning.on else None
@@ -90,7 +77,7 @@ def _for_setting(
     return None if _OTHERS.search(option.help) else _with_value(option, str(setting.value))
 
 
-def _for_finding(meaning: Meaning, option: ProgramOption) -> OwnOption | None:
+def _for_finding(meaning: OptionMeaning, option: ProgramOption) -> OwnOption | None:
     if meaning.kind == "switch":
         return _switched(meaning, option)
     is_number = option.value is not None and re.fullmatch(r"[0-9]+(\.[0-9]+)?", option.value) is not None
@@ -123,7 +110,7 @@ def _is_observed(view: ObservationView, knob: str, value: str | None) -> bool:
     return value is not None and value in {str(one) for one in seen if one is not None}
 
 
-def _switched(meaning: Meaning, option: ProgramOption) -> OwnOption | None:
+def _switched(meaning: OptionMeaning, option: ProgramOption) -> OwnOption | None:
     """Return the option as it must be given, if it is a switch that is not yet as wanted, or a choice."""
     if set(meaning.choice_names) & set(map(plain_name, option.flags)):
         wanted = next((value for value in meaning.wanted if value in option.choices), None)
@@ -145,7 +132,7 @@ def _switched(meaning: Meaning, option: ProgramOption) -> OwnOption | None:
     )
 
 
-def _positive(meaning: Meaning, option: ProgramOption, negated: Sequence[str]) -> OwnOption | None:
+def _positive(meaning: OptionMeaning, option: ProgramOption, negated: Sequence[str]) -> OwnOption | None:
     if option.const is None:
         value = _alike(option.value or "", meaning.on)
         return (

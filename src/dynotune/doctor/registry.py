@@ -7,7 +7,8 @@ import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_most, idle_in_doubt
-from dynotune.doctor.declaration import Family, Rule, Scope
+from dynotune.doctor.declaration import Rule, Scope
+from dynotune.doctor.families import Family
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.own_options import with_option
 from dynotune.doctor.rules import RULES
@@ -44,7 +45,7 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
             continue
         findings += [_surely(view, one) for one in found] if rule.family in _OF_IDLE_TIME else found
     ordered = _causes_first(sorted(_folded(findings), key=_weight))
-    return [with_option(view, finding) for finding in ordered], unknown
+    return [with_option(view, finding, all_rules()[finding.id].own_option) for finding in ordered], unknown
 
 
 def _surely(view: ObservationView, finding: Finding) -> Finding:

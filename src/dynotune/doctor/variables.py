@@ -1,14 +1,13 @@
 """The table of environment variables that slow a program down, with the values that count."""
 
 import re
-import tomllib
-from importlib.resources import files
 
 import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import is_on
 from dynotune.doctor.observation_view import ObservationView
+from dynotune.schema.data_file import table
 from dynotune.schema.diagnosis import Kind, Severity
 
 
@@ -65,5 +64,4 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _TESTS[self.counts](value)
 
 
-_FILE = files("dynotune.doctor").joinpath("variables.toml")
-TABLES = msgspec.convert(tomllib.loads(_FILE.read_text("utf-8")), dict[str, tuple[Variable, ...]])
+TABLES = table(__package__, "variables.toml", dict[str, tuple[Variable, ...]])

@@ -6,16 +6,25 @@ from elsewhere may be applied. A knob's site names where a setting acts; `launch
 setting.
 """
 
-from dynotune.knobs.applicability import ON_WORKERS, DoesNotApply, caution, check_applies, needs_workers
+from dynotune.knobs.applicability import DoesNotApply, caution, check_applies, needs_workers
 from dynotune.knobs.catalogue import all_knobs, get, of_launch, why_not_switched
-from dynotune.knobs.foreign import Checked, check, check_variables, how_to_type, must_be_typed
+from dynotune.knobs.foreign import (
+    Allowed,
+    Checked,
+    allow_list,
+    check,
+    check_variables,
+    how_to_type,
+    must_be_typed,
+)
 from dynotune.knobs.setting_text import parse, parse_all
 
 __all__ = [
-    "ON_WORKERS",
+    "Allowed",
     "Checked",
     "DoesNotApply",
     "all_knobs",
+    "allow_list",
     "caution",
     "check",
     "check_applies",

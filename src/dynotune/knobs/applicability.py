@@ -6,9 +6,6 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Knob
 from dynotune.schema.setting import Setting
 
-ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
-"""Knobs that have a meaning only for a loader with workers."""
-
 
 class DoesNotApply(CannotRunHere):
     """A setting cannot work here. `why`: the reason, a clause without a full stop."""
@@ -21,7 +18,7 @@ class DoesNotApply(CannotRunHere):
 def needs_workers(setting: Setting) -> bool:
     """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers
     off."""
-    return setting.knob in ON_WORKERS and setting.value is not False
+    return get(setting.knob).needs_workers and setting.value is not False
 
 
 def check_applies(setting: Setting, facts: Facts) -> None:
@@ -71,7 +68,7 @@ def caution(setting: Setting, facts: Facts) -> str:
     cores = facts.get("host.num_cores")
     if isinstance(cores, bool) or not isinstance(cores, int) or isinstance(setting.value, str):
         return ""
-    if setting.knob not in ("loader.num_workers", "host.num_threads") or setting.value <= cores:
+    sharing = get(setting.knob).takes_cores
+    if not sharing or setting.value <= cores:
         return ""
-    what = "workers" if setting.knob == "loader.num_workers" else "threads"
-    return f"{setting}: {what} will share cores, since this process may use only {cores}."
+    return f"{setting}: {sharing} will share cores, since this process may use only {cores}."

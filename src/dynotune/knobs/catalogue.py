@@ -3,14 +3,12 @@
 import difflib
 import functools
 import re
-import tomllib
 from collections.abc import Iterable
-from importlib.resources import files
-from typing import Any
 
 import msgspec
 
 from dynotune.knobs.conditions import CONDITIONS
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import UsageError
 from dynotune.schema.knob import Argument, Env, Knob, is_of_launch
 from dynotune.schema.setting import Setting
@@ -22,18 +20,8 @@ _READ_ONCE = {
     "process": "it is read when the process starts",
     "before_cuda": "it is read before CUDA is used",
 }
-
-_MEANT = {
-    "tf32": "matmul.fp32_precision=high",
-    "amp": "precision.autocast=bf16",
-    "bf16": "precision.autocast=bf16",
-    "fp16": "precision.autocast=fp16",
-    "workers": "loader.num_workers=4",
-    "compile": "compile.mode=default",
-    "batch": "arg.batch=64, with {batch} in the command",
-    "batch_size": "arg.batch=64, with {batch} in the command",
-}
-"""Words that people type for a setting, and the setting."""
+_BATCH = ("batch", "batch_size")
+"""Words that people type for the size of a batch, which is a placeholder of the command."""
 
 
 @functools.cache
@@ -42,16 +30,19 @@ def all_knobs() -> tuple[Knob, ...]:
 
     `env.NAME` and `arg.NAME` stand for any of their kind.
     """
-    entries = tomllib.loads(files(__package__).joinpath("catalogue.toml").read_text("utf-8"))
-    return tuple(_made(knob_id, **entry) for knob_id, entry in entries.items())
+    entries = table(__package__, "catalogue.toml", dict[str, Knob])
+    return tuple(_whole(knob_id, entry) for knob_id, entry in entries.items())
 
 
-def _made(knob_id: str, only_on: str = "", **entry: Any) -> Knob:
-    """Make the knob of an entry; `only_on` is the name of one of the `CONDITIONS`."""
-    if only_on:
-        fact, holds, unless = CONDITIONS[only_on]
-        entry |= {"needs": [fact], "applies": lambda facts: holds(facts[fact]), "unless": unless}
-    return msgspec.convert({"id": knob_id, **entry}, Knob)
+def _whole(knob_id: str, entry: Knob) -> Knob:
+    """Return the knob of an entry, with its id and its condition."""
+    knob = msgspec.structs.replace(entry, id=knob_id)
+    if not knob.only_on:
+        return knob
+    fact, holds, unless = CONDITIONS[knob.only_on]
+    return msgspec.structs.replace(
+        knob, needs=(fact,), applies=lambda facts: holds(facts[fact]), unless=unless
+    )
 
 
 def _named(general: str, name: str) -> Knob:
@@ -87,14 +78,22 @@ def get(knob_id: str) -> Knob:
 def _nearest(knob_id: str, known: list[str]) -> str:
     if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", knob_id):
         return f"An environment variable is env.NAME: env.{knob_id}=VALUE, or env.{knob_id}=@unset."
-    if knob_id.lower() in _MEANT:
-        return f"Did you mean {_MEANT[knob_id.lower()]}? `dynotune knobs` lists them all."
+    if meant := _meant(knob_id.lower()):
+        return f"Did you mean {meant}? `dynotune knobs` lists them all."
     near = difflib.get_close_matches(knob_id, known, n=3, cutoff=0.5)
     # `num_workers` and `workers` mean loader.num_workers, however many letters differ.
     near += [name for name in known if name not in near and knob_id and knob_id in name.partition(".")[2]]
     if not near:
         return "`dynotune knobs` lists them. An environment variable is env.NAME."
     return f"Did you mean {' or '.join(near[:3])}? `dynotune knobs` lists them all."
+
+
+def _meant(word: str) -> str:
+    """Return the setting that people mean by a word; "" if none has the word."""
+    if word in _BATCH:
+        return "arg.batch=64, with {batch} in the command"
+    knob = next((knob for knob in all_knobs() if word in knob.words), None)
+    return "" if knob is None else str(Setting(knob.id, knob.words[word]))
 
 
 def _environment_knob(name: str) -> Knob:

@@ -2,35 +2,79 @@
 applied.
 
 A variable can make a program load code, read other files, or trust others, and no list of such variables is
-complete. So this module lists the variables that only tune, each with its accepted values. No accepted value
-names a file, a module, a library or an address: the user always has to type a path.
+complete. So nothing is accepted but what the allow-list names: entries of the catalogue with
+`from_elsewhere`, and the variables of foreign.toml, each with its accepted values. No accepted value names a
+file, a module, a library or an address: the user always has to type a path.
+docs/reference/from-elsewhere.md shows the list.
 """
 
+import functools
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from typing import NamedTuple
 
-from dynotune.knobs.catalogue import all_knobs
-from dynotune.schema.knob import Env
+import msgspec
+
+from dynotune.knobs.catalogue import all_knobs, get
+from dynotune.schema.data_file import table
+from dynotune.schema.knob import OWN_VALUES, Env, Scalar
 from dynotune.schema.redaction import MARK, redacted
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.text import words
 
-_NUMBER = r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?"
-_SWITCH = r"(?i:0|1|true|false|yes|no|on|off)"
-_TOLD = tomllib.loads(files(__package__).joinpath("foreign.toml").read_text("utf-8"))
-_ALLOWED = {name: re.compile(each["values"], re.ASCII) for each in _TOLD["tunes"] for name in each["names"]}
-_ALLOWED |= {
-    knob.id.removeprefix("env."): re.compile(
-        "|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII
-    )
-    for knob in all_knobs()
-    # The other variables name folders of code that runs.
-    if isinstance(knob.site, Env) and (knob.type != "str" or knob.values)
-}
-_DEBUGGING = frozenset(_TOLD["debugging"]["names"])
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
+
+
+class _Tunes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Variables without an entry in the catalogue that only tune, and a pattern for the accepted values."""
+
+    values: str
+    names: tuple[str, ...]
+
+
+class _Debugging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Variables that may only be unset."""
+
+    names: tuple[str, ...]
+
+
+class _Variables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file foreign.toml."""
+
+    tunes: tuple[_Tunes, ...]
+    debugging: _Debugging
+
+
+class Allowed(NamedTuple):
+    """What may come from elsewhere of one knob or variable.
+
+    Args:
+        knob: the knob's id, such as `env.NAME`.
+        values: a pattern that the whole text of the value has to match; `values` for all that the knob
+            accepts, "" for none.
+        unset: whether `@unset` may come from elsewhere; true for no other site than a variable.
+    """
+
+    knob: str
+    values: str
+    unset: bool
+
+
+@functools.cache
+def allow_list() -> dict[str, Allowed]:
+    """Return what may come from elsewhere by the knob's id: entries of the catalogue that say so, and further
+    variables. All else must be typed by the user."""
+    variables = table(__package__, "foreign.toml", _Variables)
+    rows = [
+        Allowed(knob.id, knob.from_elsewhere, unset=isinstance(knob.site, Env))
+        for knob in all_knobs()
+        if knob.from_elsewhere
+    ]
+    rows += [
+        Allowed(f"env.{name}", tunes.values, unset=True) for tunes in variables.tunes for name in tunes.names
+    ]
+    rows += [Allowed(f"env.{name}", "", unset=True) for name in variables.debugging.names]
+    return {row.knob: row for row in rows}
 
 
 class Checked(NamedTuple):
@@ -67,20 +111,28 @@ def check_variables(found: Iterable[tuple[str, str]]) -> tuple[dict[str, str], d
 
 
 def must_be_typed(setting: Setting) -> bool:
-    """Tell whether only the user may set this: a variable or value that is not known to be for tuning
-    only."""
-    text = str(setting.value)
-    if setting.knob in ("python", "git.ref"):
-        return True
-    if setting.knob.startswith("arg."):
-        # Any other text may name a file to the command.
-        return re.fullmatch(rf"{_NUMBER}|{_SWITCH}", text, re.ASCII) is None
-    name = setting.knob.removeprefix("env.")
-    if name == setting.knob:
-        return False
-    if text == UNSET:
-        return name not in _ALLOWED and name not in _DEBUGGING
-    return name not in _ALLOWED or _ALLOWED[name].fullmatch(text) is None
+    """Tell whether only the user may set this: a knob or a value that the allow-list does not name.
+
+    A placeholder of any name is allowed as `arg.NAME` is. A knob that does not exist need not be typed, since
+    nobody can apply it.
+    """
+    general, _, _ = setting.knob.partition(".")
+    row = allow_list().get("arg.NAME" if general == "arg" else setting.knob)
+    if row is None:
+        return general == "env" or any(knob.id == setting.knob for knob in all_knobs())
+    if general == "env" and setting.value == UNSET:
+        return not row.unset
+    return not _is_accepted(row, setting.value)
+
+
+def _is_accepted(row: Allowed, value: Scalar) -> bool:
+    text = str(value)
+    if row.values != OWN_VALUES:
+        return bool(row.values) and re.fullmatch(row.values, text, re.ASCII) is not None
+    knob = get(row.knob)
+    if knob.values:
+        return text in map(str, knob.values)
+    return not isinstance(value, str) or _NUMBER.fullmatch(text) is not None
 
 
 def how_to_type(setting: Setting) -> str:

@@ -19,7 +19,7 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.executable import check_run
     from dynotune.launch.process.foreground import die_by
-    from dynotune.launch.process.launcher import Exit, Launched, start
+    from dynotune.launch.process.launcher import Exit, Launched, Started, start
     from dynotune.launch.process.leases import size_bytes, sweep
     from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.revision import Revision
@@ -38,6 +38,7 @@ __all__ = [
     "Launched",
     "Revision",
     "Seed",
+    "Started",
     "check_run",
     "die_by",
     "error_line",
@@ -54,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "process.executable": "check_run",
-    "process.launcher": "Exit Launched start",
+    "process.launcher": "Exit Launched Started start",
     "process.revision": "Revision",
     "process.sandbox": "Seed",
     "process.foreground": "die_by",

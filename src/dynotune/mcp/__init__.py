@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-__all__ = ["serve", "skill"]
+from dynotune.mcp.hosts import setup
+
+__all__ = ["serve", "setup", "skill"]
 
 
 def skill() -> str:

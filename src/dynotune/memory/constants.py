@@ -1,11 +1,11 @@
 """Figures that only measurements give, read with their sources from `constants.toml` beside this file."""
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
-from typing import Any
 
+import msgspec
+
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import PretendedGpu
 from dynotune.text import words
@@ -14,13 +14,39 @@ _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(gib|gb|g|mib|mb|m)")
 _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
 """Relative widening of an interval that was measured on another generation or version."""
-# For a GPU given only by its size: the features that most programs need exist from this generation on.
-_ANY: dict[str, Any] = {"capability": "8.0", "multiprocessors": 100}
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU of constants.toml. `gib`: memory as CUDA reports it."""
+
+    gib: float
+    # For a GPU given only by its size: the features that most programs need exist from this generation on.
+    capability: str = "8.0"
+    multiprocessors: int = 100
+
+
+class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Memory that only a measurement gives, for the versions that begin with `capability` and `torch`.
+
+    `num_bytes`: the usual bytes, `high_bytes`: the most.
+    """
+
+    capability: str
+    torch: str
+    num_bytes: int
+    high_bytes: int
+    source: str
+
+
+class _Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    context: list[Overhead]
+    cudnn: list[Overhead]
+    gpu: dict[str, Gpu]
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return tomllib.loads(files("dynotune.memory").joinpath("constants.toml").read_text("utf-8"))
+def _table() -> _Constants:
+    return table(__package__, "constants.toml", _Constants)
 
 
 def gpu(text: str) -> PretendedGpu:
@@ -30,25 +56,25 @@ def gpu(text: str) -> PretendedGpu:
     Raises UsageError: the text is neither a known GPU nor a size.
     """
     wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
-    names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}
+    names = {re.sub(r"-", "", name).casefold(): name for name in _table().gpu}
     found = [name for key, name in names.items() if wanted and key.startswith(wanted)]
     size = _SIZE.fullmatch(text.casefold().replace(" ", ""))
     if wanted in names or len(found) == 1:
         name = names.get(wanted) or found[0]
-        row = _table()["gpu"][name]
+        row = _table().gpu[name]
     elif size is not None and float(size[1]) > 0:
-        name, row = text.strip(), {**_ANY, "gib": float(size[1]) * _UNITS[size[2]] / 2**30}
+        name, row = text.strip(), Gpu(gib=float(size[1]) * _UNITS[size[2]] / 2**30)
     else:
         raise UsageError(
             f"--gpu {text} is no GPU that dynotune knows, and no size.",
-            hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table()['gpu'])}.",
+            hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table().gpu)}.",
         )
-    major, minor = map(int, row["capability"].split("."))
+    major, minor = map(int, row.capability.split("."))
     return PretendedGpu(
         name=name,
-        total_bytes=int(row["gib"] * 2**30),
+        total_bytes=int(row.gib * 2**30),
         compute_capability=(major, minor),
-        num_multiprocessors=row["multiprocessors"],
+        num_multiprocessors=row.multiprocessors,
     )
 
 
@@ -64,18 +90,17 @@ def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, i
     """
     capability = "{}.{}".format(*model.compute_capability)
     total, spread, notes = 0, 0, []
-    for kind, name in (("context", "the CUDA context with its modules"), ("cudnn", "cuDNN"))[: 1 + convolves]:
-        row = max(_table()[kind], key=lambda row: _likeness(row, capability, torch))
+    kinds = (_table().context, "the CUDA context with its modules"), (_table().cudnn, "cuDNN")
+    for rows, name in kinds[: 1 + convolves]:
+        row = max(rows, key=lambda row: _likeness(row, capability, torch))
         is_known = _likeness(row, capability, torch)[0]
-        total += row["num_bytes"]
-        spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
+        total += row.num_bytes
+        spread += int(row.high_bytes * (1 if is_known else 1 + _WIDER)) - row.num_bytes
         unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
-        notes.append(
-            f"{name} is assumed to take {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})"
-        )
+        notes.append(f"{name} is assumed to take {words.num_bytes(row.num_bytes)}{unlike} ({row.source})")
     return total, spread, notes
 
 
-def _likeness(row: dict[str, Any], capability: str, torch: str) -> tuple[bool, int]:
-    fits = capability.startswith(row["capability"]) and torch.startswith(row["torch"])
-    return fits, len(row["capability"] + row["torch"])
+def _likeness(row: Overhead, capability: str, torch: str) -> tuple[bool, int]:
+    fits = capability.startswith(row.capability) and torch.startswith(row.torch)
+    return fits, len(row.capability + row.torch)

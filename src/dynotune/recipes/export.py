@@ -1,8 +1,6 @@
 """Write each setting of a recipe in the form that tools other than dynotune take."""
 
-import tomllib
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from dynotune import knobs
@@ -20,15 +18,13 @@ from dynotune.schema.knob import (
     Method,
     Module,
     Preload,
+    by_value,
 )
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
 """The shared memory that the doctor advises for a container. Users must ask for more themselves."""
-_LINES: dict[str, dict[str, str]] = tomllib.loads(
-    files(__package__).joinpath("lines.toml").read_text("utf-8")
-)
 
 
 def export_parts(
@@ -121,9 +117,8 @@ def _code(setting: Setting, knob: Knob, device: str) -> str:
             return f"{dot}{first}(..., {argument}={value!r})" + (
                 f"  # or {', '.join(others)}" if others else ""
             )
-        case Module() | Library() if knob.id in _LINES:
-            lines, named = _LINES[knob.id], str(value).lower()
-            return lines[named if named in lines else "any"].format(device=device, value=value)
+        case Module() | Library():
+            return by_value(knob.python, value).format(device=device, value=value)
     return ""
 
 
@@ -136,7 +131,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
             )
         case Preload(libraries) if setting.value not in libraries:
             return "preload nothing; take other allocators out of LD_PRELOAD."
-        case Library() if knob.id not in _LINES:
+        case Library() if not knob.python:
             return "no line of code does it: dynotune run applies it."
         case Preload():
             return (
@@ -150,7 +145,7 @@ def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tupl
     workers."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
     if workers == 0 or (
-        workers is None and not any(setting.knob in knobs.ON_WORKERS for setting in settings)
+        workers is None and not any(knobs.get(setting.knob).needs_workers for setting in settings)
     ):
         return "", ""
     if given is not None:

@@ -4,7 +4,8 @@ A document is laid out once, as a `Report` of `blocks`; `documents` finds the la
 Three writers show blocks: `terminal`, `page.html` and `page.markdown`. Answers that only a terminal shows are
 rendered by their own modules: a recipe, knobs (`catalogue`), advice (`claims`), a
 finding (`explanation`), GPU code and caches (`startup`). `export` writes settings for shells, containers and
-administrators, `patch` a patch's heading, `recipe_card` one SVG.
+administrators, `patch` a patch's heading, `recipe_card` one SVG; `sarif` and `speedscope` write what editors
+and viewers of profiles read.
 
 No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text`
 formats numbers. The room imports its modules late, because parsing a command line does not need rich.
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.recipe_card import card
+    from dynotune.report.sarif import as_sarif
+    from dynotune.report.speedscope import as_speedscope
     from dynotune.report.terminal import Fitted, shown
 
 __all__ = [
@@ -33,6 +36,8 @@ __all__ = [
     "Progress",
     "Report",
     "as_html",
+    "as_sarif",
+    "as_speedscope",
     "as_text",
     "card",
     "catalogue",
@@ -64,6 +69,8 @@ _HOMES = {
     "patch": "patch_heading",
     "recipe": "recipe_report verification_report",
     "recipe_card": "card",
+    "sarif": "as_sarif",
+    "speedscope": "as_speedscope",
     "terminal": "Fitted shown",
 }
 

@@ -333,6 +333,7 @@ def objective(comparison: Comparison) -> Figure:
         return Figure.of(f"{unit}s/s", rates, words.rate)
     label = {
         "latency-p99": "a step, 99th percentile",
+        "call-latency-p99": "a call, 99th percentile",
         "time-to-first-step": "time to first step",
         "memory": "peak of memory",
         "energy": f"energy a {unit}",
@@ -398,6 +399,10 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
+    if comparison.run.objective == "call-latency-p99":
+        lines.append(
+            "Each call was timed by itself, until the device was done; time between calls is left out."
+        )
     run = comparison.run
     if not comparison.within and run.window_steps is not None and run.warmup_steps is not None:
         more = comparison.candidate.window_steps

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dynotune.schema.account import RunAccount
 from dynotune.schema.bisection import Bisection
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
@@ -68,6 +69,10 @@ def layout_of(
             from dynotune.report import doctor
 
             return doctor.layout(document, costs=costs or {})
+        case RunAccount():
+            from dynotune.report import account
+
+            return account.layout(document)
         case Startup():
             from dynotune.report.startup import starts
 

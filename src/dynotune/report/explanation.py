@@ -34,7 +34,12 @@ def _near(explanation: Explanation) -> list[RenderableType]:
 
 def _finding(finding: Explained) -> RenderableType:
     told = {name: text[0].upper() + text[1:] for name, text in parts_of(finding).items() if text}
-    rows = {**told, "judged from": SCOPES[finding.scope], "explains": ", ".join(finding.explains)}
+    rows = {
+        **told,
+        "example": finding.example,
+        "judged from": SCOPES[finding.scope],
+        "explains": ", ".join(finding.explains),
+    }
     rows["settings"] = "\n".join(finding.settings)
     table = fields((name, text) for name, text in rows.items() if text)
     head = Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dynotune.schema.account import PARTS, RunPart
 from dynotune.schema.memory import TermName
 
 # fmt: off
@@ -72,6 +73,14 @@ OF_A_WINDOW = (
     Part("idle_kernel", "idle: kernel", "▂", "k", "bold blue", "kernel"),
     Part("idle_other", "idle: other", "·", ".", "bold blue", "other"),
 )
+OF_A_RUN: dict[RunPart, Part] = {
+    "start": Part("start", PARTS["start"], "▓", "=", "yellow", "transfer"),
+    "steps": Part("steps", PARTS["steps"], "█", "#", "green", "device"),
+    "between": Part("between", PARTS["between"], "▚", "h", "magenta", "communication"),
+    "end": Part("end", PARTS["end"], "▂", "k", "bold blue", "kernel"),
+    "unexplained": Part("unexplained", PARTS["unexplained"], "·", ".", "bold red", "input"),
+}
+"""The parts of a whole run, in order of time."""
 OF_MEMORY = {
     name: Part(name, label, glyph, letter, colour, colour)
     for name, (label, glyph, letter, colour) in _TERMS.items()

@@ -32,6 +32,12 @@ def plain_place(where: Place) -> str:
     return " · ".join(piece.text for piece in _pieces(where))
 
 
+def source_line(function: str) -> tuple[str, int, str] | None:
+    """Return path, line and name of `train.py(31): step`; None if the place has no line."""
+    match = _FUNCTION.fullmatch(function)
+    return (match[1], int(match[2]), match[3]) if match is not None and match[2] else None
+
+
 def _pieces(where: Place) -> list[Span]:
     pieces = [Span(_function(where.function), "code")] if where.function else []
     below = (name for name in (where.operator, where.call) if name)

@@ -64,7 +64,11 @@ def _title(recipe: Recipe) -> str:
         return "A recipe of dynotune"
     if head.objective in ("memory", "energy"):
         return f"{100 * (1 - 1 / head.speedup):.1f}% less {head.objective}"
-    what = {"latency-p99": "99th percentile", "time-to-first-step": "time to first step"}
+    what = {
+        "latency-p99": "99th percentile",
+        "call-latency-p99": "99th percentile of calls",
+        "time-to-first-step": "time to first step",
+    }
     return f"{words.times(head.speedup)} as fast ({what.get(head.objective, head.objective)})"
 
 

@@ -17,7 +17,9 @@ def briefly(finding: Finding) -> str:
     """Say in a word how a loud finding about speed was tested; "" for others."""
     if finding.severity == "low" or finding.tested is None:
         return ""
-    return UNTESTED if isinstance(finding.tested, ReadFromTrace) else "tested"
+    tested = finding.tested
+    is_part = isinstance(tested, Delayed) and not tested.tests_cause
+    return UNTESTED if is_part or isinstance(tested, ReadFromTrace) else "tested"
 
 
 def in_words(finding: Finding) -> str:
@@ -30,8 +32,10 @@ def in_words(finding: Finding) -> str:
     if isinstance(tested, Delayed):
         what = " ".join(filter(None, [NAMES[tested.part], tested.place]))
         low, high = (f"{100 * end:.0f}" for end in tested.ci)
-        cost = "" if tested.cost is None else f", so it costs {words.share(tested.cost)} of a step"
         longer = f"a step became longer by {tested.slope:.0%} of a delay of {what} ({low} to {high}%)"
+        if not tested.tests_cause:
+            return f"Not tested by itself: {longer}, so its time counts."
+        cost = "" if tested.cost is None else f", so it costs {words.share(tested.cost)} of a step"
         return f"Delayed: {longer}{cost}."
     return ""
 

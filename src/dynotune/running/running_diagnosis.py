@@ -4,7 +4,7 @@ allow."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,17 +13,17 @@ import msgspec
 
 from dynotune import probe
 from dynotune.doctor import ObservationView, examine
-from dynotune.running import kineto_door, parts, stacks, target_facts, targets, thread_states
+from dynotune.running import parts, rungs, stacks, target_facts, targets, thread_states
 from dynotune.running.attachments import attached
 from dynotune.running.gpu_use import GpuUse
 from dynotune.running.parts import Judged
-from dynotune.running.recorded_steps import diagnosis_of_recording
+from dynotune.running.rungs import Inside
 from dynotune.running.targets import Target
 from dynotune.running.thread_states import Activity
 from dynotune.schema import redaction
-from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown
+from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
+from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Observation
 from dynotune.schema.running import RankView, RunningDiagnosis, Stacks
 
@@ -36,6 +36,7 @@ def diagnose_running(
     look_s: float = LOOK_S,
     with_stacks: bool = True,
     record: bool = False,
+    delays: bool = False,
     running: Callable[[str], None] = lambda _: None,
 ) -> RunningDiagnosis:
     """Say what holds up the program of a process, and what its environment costs.
@@ -44,13 +45,15 @@ def diagnose_running(
         pid: the program's process; a shell, a launcher or `torchrun` above it; or a worker of its loader.
         look_s: seconds of looking from outside.
         with_stacks: also read stacks, if py-spy and the right to trace are there.
-        record: also have the program record some steps of itself, which slows them.
+        record: also have the program time and record some steps of itself, which slows them: by the agent,
+            which is loaded into Python 3.14 and later, else by torch's own profiler.
+        delays: also delay parts of some steps, to see which ones a step waits for; needs the agent.
         running: is told what is in progress.
 
     Raises:
         UsageError: the process is this dynotune.
         CannotRunHere: the process is gone, of another user, or no Python; another dynotune looks at it; the
-            program ended before enough was seen; or it cannot record.
+            program ended before enough was seen; or it cannot record at all.
     """
     target = targets.find(pid)
     first = target.ranks[0].process
@@ -69,22 +72,15 @@ def diagnose_running(
         if with_stacks and not seen.activities[0].ended:
             running(f"reading the stacks of process {first.pid}")
             found = stacks.read(target.ranks[0])
-        recorded: Diagnosis | Unknown = NOT_ASKED
-        if record and not seen.activities[0].ended:
-            recorded = diagnosis_of_recording(target, seen.facts, running)
-    if all(len(one.looks) < parts.FEWEST_LOOKS for one in seen.activities):
-        raise CannotRunHere(
-            f"The program of process {pid} ended while it was looked at.",
-            hint=(
-                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
-                "COMMAND"
-            ),
-        )
+        inside = Inside()
+        if (record or delays) and not seen.activities[0].ended:
+            inside = rungs.seen_inside(target, seen.facts, running, delays=delays)
+    _refuse_few_looks(pid, seen.activities, look_s)
     if not isinstance(found, Unknown):
         judged[0] = parts.with_stacks(judged[0], seen.activities[0], _number(seen.gpus[0][1]), found)
     whole = parts.job([(_rank_name(one), each) for one, each in zip(target.ranks, judged, strict=True)])
     views = [_view(*row) for row in zip(seen.activities, seen.gpus, judged, strict=True)]
-    rung, reached, following = _rungs(target, found, recorded, seen.facts)
+    rung, reached, following = rungs.described(target, found, inside, seen.facts)
     return RunningDiagnosis(
         pid=pid,
         command=redaction.words(target.command),
@@ -96,13 +92,32 @@ def diagnose_running(
         observed_s=seen.activities[0].length_s,
         ranks=views,
         stacks=found,
-        recorded=recorded,
+        recorded=inside.recorded,
         pressure=seen.pressure,
         throttled_share=seen.throttled_share,
         findings=seen.findings,
         unknown=seen.unknown,
         facts=seen.facts,
         notes=[*target.notes, *_notes(target, seen)],
+    )
+
+
+def _refuse_few_looks(pid: int, activities: Sequence[Activity], look_s: float) -> None:
+    if any(len(one.looks) >= parts.FEWEST_LOOKS for one in activities):
+        return
+    if any(one.ended for one in activities):
+        raise CannotRunHere(
+            f"The program of process {pid} ended while it was looked at.",
+            hint=(
+                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
+                "COMMAND"
+            ),
+        )
+    num = max(len(one.looks) for one in activities)
+    raise CannotRunHere(
+        f"The program of process {pid} was seen only {num} times in {look_s:.0f} s, too rarely to say "
+        "what holds it up.",
+        hint="The machine is busy, or the program has very many processes. Try the id of one rank's process.",
     )
 
 
@@ -167,33 +182,6 @@ def _view(activity: Activity, gpus: tuple[list[int], float | Unknown], judged: J
         device_busy=gpus[1],
         processes=list(activity.processes),
     )
-
-
-def _rungs(
-    target: Target, found: Stacks | Unknown, recorded: Diagnosis | Unknown, facts: Facts
-) -> tuple[int, str, str]:
-    """Return the rung that was reached, a line on it, and a line on what the next one needs."""
-    if not isinstance(recorded, Unknown):
-        reached = "Rung 3: the program was seen from outside, and recorded some of its steps."
-        return (
-            3,
-            reached,
-            "To test settings and delays, start the command by dynotune: dynotune diagnose -- COMMAND",
-        )
-    first = target.ranks[0].process
-    door = kineto_door.door_of(first, facts)
-    word = f"Rung 3, a recording of some steps, needs your word: dynotune diagnose --pid {first.pid} --record"
-    if isinstance(found, Unknown):
-        reached = "Rung 0: the program was seen from outside, without its stacks."
-        missing = f"Rung 1, the lines that run, is not there: {stacks.missing_right() or found.reason}."
-        return 0, reached, missing if isinstance(door, Unknown) else f"{missing} {word}"
-    reached = "Rung 1: the program was seen from outside, with its Python stacks, and was not stopped."
-    missing = (
-        f"Rung 3, a recording of some steps, is not there: {door.reason}."
-        if isinstance(door, Unknown)
-        else word
-    )
-    return 1, reached, missing
 
 
 def _notes(target: Target, seen: _Seen) -> list[str]:

@@ -67,10 +67,11 @@ def interpreter(process: ProcessFiles, env: dict[str, str], cwd: str) -> str | U
 
 
 def in_another(pid: int, namespace: str, proc: Path = PROC) -> Unknown | None:
-    """Return an Unknown if the process is in another namespace (`mnt`, `pid`) than this one; else None."""
-    theirs = process_files.link(proc / str(pid) / "ns" / namespace)
-    ours = process_files.link(proc / "self" / "ns" / namespace)
-    if not theirs or theirs == ours:
+    """Return an Unknown if the process is in another namespace (`mnt`, `pid`) than this one, or has another
+    root folder; else None."""
+    files = [f"ns/{namespace}", *(["root"] if namespace == "mnt" else [])]
+    pairs = [[process_files.link(proc / one / file) for one in (str(pid), "self")] for file in files]
+    if all(not theirs or theirs == ours for theirs, ours in pairs):
         return None
     kind = {"mnt": "file systems of its own", "pid": "process ids of its own"}[namespace]
     return Unknown(f"the program runs in a container, with {kind}")

@@ -29,7 +29,8 @@ WAITS_FOR_A_CHILD = "do_wait"
 _LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun)$|torch\.distributed\.(run|launch)|accelerate\."
 )
-_HELPERS = ("resource_tracker", "compile_worker", "forkserver import main")
+FORK_SERVER = "forkserver import main"
+_HELPERS = ("resource_tracker", "compile_worker", FORK_SERVER)
 _OURS = re.compile(
     r"(^|/)dynotune$|/dynotune/__main__\.py$|from dynotune\.launch\.process\.supervisor import"
 )
@@ -86,11 +87,7 @@ def find(pid: int, proc: Path = PROC) -> Target:
     _refuse(pid, proc)
     notes: list[str] = []
     first = process_files.read(pid, proc)
-    if (
-        first is not None
-        and first.name == WORKER
-        and (parent := process_files.read(first.parent, proc)) is not None
-    ):
+    if first is not None and first.name == WORKER and (parent := _starter(first, proc)) is not None:
         notes.append(f"Process {pid} is a worker of a loader of process {parent.pid}, which was looked at.")
         first = parent
     if first is None:
@@ -118,12 +115,28 @@ def workers_of(
 ) -> dict[int, ProcessFiles]:
     """Return the workers that the loaders of a process have now, by id; `known` ones are not read again."""
     found: dict[int, ProcessFiles] = {}
-    for path in threads(process.pid, proc):
-        for pid in map(int, (process_files.content(path / "children") or b"").split()):
-            one = known.get(pid) or process_files.read(pid, proc)
-            if one is not None and (pid in known or _is_worker(one, process, proc)):
-                found[pid] = one
+    left = _children(process.pid, proc)
+    while left:
+        pid = left.pop()
+        one = known.get(pid) or process_files.read(pid, proc)
+        if one is not None and (pid in known or _is_worker(one, process, proc)):
+            found[pid] = one
+        elif one is not None and _is_fork_server(one):
+            left += _children(pid, proc)
     return found
+
+
+def _starter(process: ProcessFiles, proc: Path) -> ProcessFiles | None:
+    """Return the process that started a worker, itself or through a fork server; None if it has ended."""
+    parent = process_files.read(process.parent, proc)
+    return (
+        process_files.read(parent.parent, proc) if parent is not None and _is_fork_server(parent) else parent
+    )
+
+
+def _children(pid: int, proc: Path) -> list[int]:
+    files = (process_files.content(path / "children") or b"" for path in threads(pid, proc))
+    return [int(word) for content in files for word in content.split()]
 
 
 def quoted(process: ProcessFiles) -> str:
@@ -175,8 +188,12 @@ def _ranks(tree: Sequence[ProcessFiles], proc: Path) -> tuple[Rank, ...]:
     helpers."""
     pythons = [one for one in tree if one.is_python and not _is_helper(one)]
     by_pid = {one.pid: one for one in pythons}
+    servers = {one.pid: one.parent for one in tree if _is_fork_server(one)}
+    starters = {one.pid: servers.get(one.parent, one.parent) for one in pythons}
     workers = {
-        one.pid for one in pythons if one.parent in by_pid and _is_worker(one, by_pid[one.parent], proc)
+        one.pid
+        for one in pythons
+        if starters[one.pid] in by_pid and _is_worker(one, by_pid[starters[one.pid]], proc)
     }
     candidates = [one for one in pythons if one.pid not in workers]
     if any(one.has_torch for one in candidates):
@@ -191,16 +208,22 @@ def _ranks(tree: Sequence[ProcessFiles], proc: Path) -> tuple[Rank, ...]:
         if not is_below and not (below and _is_launcher(one, below, proc)):
             chosen.append(one)
     ranks = [
-        Rank(
-            one, tuple(by_pid[pid] for pid in sorted(workers) if by_pid[pid].parent == one.pid), _number(one)
-        )
+        Rank(one, tuple(by_pid[pid] for pid in sorted(workers) if starters[pid] == one.pid), _number(one))
         for one in chosen
     ]
     return tuple(sorted(ranks, key=lambda rank: (rank.number is None, rank.number or 0, rank.process.pid)))
 
 
 def _is_helper(process: ProcessFiles) -> bool:
+    """Tell whether a process serves others; a worker that a fork server made has the server's arguments."""
+    if process.name == WORKER:
+        return False
     return any(word in argument for argument in process.arguments[:8] for word in _HELPERS)
+
+
+def _is_fork_server(process: ProcessFiles) -> bool:
+    """Tell whether a process forks others for multiprocessing: Python's usual way from version 3.14 on."""
+    return process.name != WORKER and any(FORK_SERVER in word for word in process.arguments[:8])
 
 
 def _is_worker(process: ProcessFiles, parent: ProcessFiles, proc: Path) -> bool:

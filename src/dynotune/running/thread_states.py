@@ -32,7 +32,8 @@ NUM_THREADS = 6
 LIST_S = 0.5
 """Seconds after which the workers are listed again: each epoch may start others."""
 CPU_SHARE = 0.05
-"""Largest share of one core that looking may take: looks of many processes come less often."""
+"""Largest share of one core that looking may take, and that listing may: looks of many processes come less
+often, and lists of a process with thousands of threads or children."""
 AUTOGRAD, PINNING = "pt_autograd", "pt_data_pin"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -136,6 +137,8 @@ def observe(target: Target, length_s: float, stopped: threading.Event, proc: Pat
         if not any(living):
             break
         wait_s = max(INTERVAL_S, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
+        for observer in observers:
+            observer.keep_workers()
     return [observer.activity() for observer in observers]
 
 
@@ -146,7 +149,8 @@ class _Observer:
         self._rank, self._proc = rank, proc
         self._workers = {one.pid: one for one in rank.workers}
         self._seen_workers = dict(self._workers)
-        self._begin_s = self._last_s = self._listed_s = time.monotonic()
+        self._begin_s = self._last_s = time.monotonic()
+        self._list_s = self._begin_s + LIST_S
         self._begin: dict[int, Usage] = {}
         self._end: dict[int, Usage] = {}
         self._read_usages()
@@ -179,8 +183,6 @@ class _Observer:
         ):
             self._ended = True
             return False
-        if time.monotonic() - self._listed_s >= LIST_S:
-            self._list_workers()
         others = [(name, held(path)) for path, name in self._others]
         runs = {name.startswith(AUTOGRAD) for name, state in others if state == "runs" and not _pins(name)}
         workers = [state for pid in self._workers if (state := held(self._proc / str(pid))) is not None]
@@ -195,6 +197,14 @@ class _Observer:
         )
         self._last_s = time.monotonic()
         return True
+
+    def keep_workers(self) -> None:
+        """List the workers again where it is time to."""
+        if self._ended or time.monotonic() < self._list_s:
+            return
+        begin_cpu_s = time.thread_time()
+        self._list_workers()
+        self._list_s = time.monotonic() + max(LIST_S, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
 
     def activity(self) -> Activity:
         if not self._ended:
@@ -229,7 +239,6 @@ class _Observer:
     def _list_workers(self) -> None:
         self._workers = targets.workers_of(self._rank.process, self._workers, self._proc)
         self._seen_workers |= self._workers
-        self._listed_s = time.monotonic()
         self._read_usages()
 
     def _read_usages(self) -> None:

@@ -47,6 +47,8 @@ class Pair(msgspec.Struct, frozen=True):
             of the timed window per sample (per step if samples are unknown). For `memory` the values are
             bytes, for `energy` joules per sample, in spite of the fields' names.
         lane: number of the lane (GPU and cores) of both runs, from 1; 0 if each run had the whole machine.
+        repeats: of a block within one process, the log ratio of an arm's first stretch to its second, of each
+            arm that has two; none of a pair of runs.
     """
 
     first: ArmName
@@ -55,6 +57,7 @@ class Pair(msgspec.Struct, frozen=True):
     baseline_run: str = ""
     candidate_run: str = ""
     lane: int = 0
+    repeats: tuple[float, ...] = ()
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -43,6 +43,8 @@ class Delayed(_Tested, frozen=True, kw_only=True, tag="delayed"):
     Args:
         part, place, slope, ci: as in `DelayTest`.
         cost: the slope times the share of a step that the finding claims; None if it claims no share.
+        tests_cause: whether the delay was of what the finding names. A delay of a whole part shows only that
+            the part's time counts, and not which cause takes it.
     """
 
     part: DelayedPart
@@ -50,6 +52,7 @@ class Delayed(_Tested, frozen=True, kw_only=True, tag="delayed"):
     slope: float
     ci: tuple[float, float]
     cost: float | None = None
+    tests_cause: bool = True
 
 
 class ReadFromTrace(_Tested, frozen=True, kw_only=True, tag="trace"):

@@ -13,6 +13,8 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         scope: "machine" for a rule that needs only facts, "program" for a rule that needs a watched command.
         family: family of the rule.
+        example: lines of Python that the finding is about, or commands of a shell, which begin with `$ `, and
+            what they print.
         explains: ids of more general findings whose cause this finding names.
         settings: settings that the finding may name as candidates.
     """
@@ -24,6 +26,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     sees: str
     costs: str
     wrong: str
+    example: str = ""
     explains: list[str] = []
     settings: list[str] = []
 

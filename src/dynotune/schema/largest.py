@@ -16,6 +16,7 @@ Quantity = Literal[
     "latency-growth",
     "throughput",
     "latency-p99",
+    "call-latency-p99",
     "time-to-first-step",
     "memory",
     "energy",

@@ -3,15 +3,25 @@ links."""
 
 import errno
 import os
+import tempfile
 from pathlib import Path
+
+from dynotune.schema.home import home
 
 _MODE = 0o700
 
 
 def state_folder() -> Path:
-    """Return the folder of dynotune's files for its user: runs, locks, notes, keys."""
-    home = os.environ.get("XDG_STATE_HOME", "").strip()
-    return Path(home or os.path.expanduser("~/.local/state")) / "dynotune"  # noqa: PTH111 - it raises without a home
+    """Return the folder of dynotune's files for its user: runs, locks, notes, keys.
+
+    A user without a home folder has it among the temporary files.
+    """
+    state = os.environ.get("XDG_STATE_HOME", "").strip()
+    if Path(state).is_absolute():  # the XDG specification has others ignored
+        return Path(state) / "dynotune"
+    if (own := home()) is not None:
+        return own / ".local" / "state" / "dynotune"
+    return Path(tempfile.gettempdir()) / f"dynotune-{os.geteuid()}"
 
 
 def folder(top: Path, *below: str) -> Path:

@@ -27,3 +27,21 @@ class ProgramOption(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[str] = []
     help: str = ""
     parser: OptionParser = "argparse"
+
+
+class OptionMeaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an option of a program is recognised that does what a setting does, or what a finding asks for.
+
+    Args:
+        kind: a `number` must be what was observed, and the candidate's value takes its place. A `switch` must
+            not yet be `on` as the remedy asks. `larger` is a number to raise.
+        names: names in lower case, with underscores, and without what stands before the last dot.
+        choice_names: names of an option that chooses among texts; the first of `wanted` that is among the
+            option's own choices is given.
+    """
+
+    kind: Literal["number", "switch", "larger"]
+    names: tuple[str, ...]
+    on: bool = True
+    choice_names: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()

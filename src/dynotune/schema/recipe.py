@@ -275,9 +275,11 @@ def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) 
         between = "" if ci is None else f" (between {_less(ci[0])} and {_less(ci[1])})"
         return f"{_less(speedup)} less {objective}{between}"
     between = "" if ci is None else f" (between {ci[0]:.3f} and {ci[1]:.3f})"
-    what = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to the first step"}.get(
-        objective, ""
-    )
+    what = {
+        "latency-p99": " at the 99th percentile",
+        "call-latency-p99": " in the 99th percentile of calls",
+        "time-to-first-step": " to the first step",
+    }.get(objective, "")
     return f"{speedup:.3f} times as fast{what}{between}"
 
 

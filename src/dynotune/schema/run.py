@@ -13,7 +13,9 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.task import PageCache, PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "live", "results"]
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Objective = Literal["throughput", "latency-p99", "call-latency-p99", "time-to-first-step", "memory", "energy"]
+PERCENTILES: tuple[Objective, ...] = ("latency-p99", "call-latency-p99")
+"""Objectives that are a percentile of single steps or calls."""
 Phase = Literal["training", "inference"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
@@ -98,17 +100,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: record the state of the process, together with its window (event `state`).
         sync_steps: wait for the device at the end of each step, in order to time single steps.
         startup: record the parts of the start (events `span`).
+        account: record these parts in the whole run, and stacks of the main thread (events `stacks`) until
+            the run's first task.
         frames: most frames of streams to record (events `frames`); an observed run records calls of models
             up to its first task, since recording them costs time.
         pretend: as `RunSpec.pretend`.
         watched: whether the run is watched: a full record then continues in further files, of which the
             newest are kept, and the agent reports the signal on which the program writes its threads' stacks.
+        other_arm: settings of another arm, which the agent looks for and does not set.
         secret_hints, secret_patterns: hints and patterns of secrets, which the record leaves out: see
             `schema.redaction`.
     """
 
     schema: str = "dynotune.plan/2"
     settings: list[PlannedSetting] = []
+    other_arm: list[PlannedSetting] = []
     tasks: list[Task] = []
     live: bool = False
     step_function: str | None = None
@@ -118,6 +124,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    account: bool = False
     frames: int = 0
     pretend: PretendedGpu | None = None
     watched: bool = False
@@ -242,6 +249,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         num_devices: number of GPUs on which the process has allocated memory; None without CUDA.
         out_of_memory: owners of the device's memory when a failed allocation ended the process; "" without a
             failure.
+        call_samples: number of samples of a step that draws from no loader, by the leading dimension of the
+            inputs of its outermost module; None if it varies, and in older documents.
+        already: knobs of the other arm's settings that the process has of its own accord.
         errors: errors of the agent itself, which are hidden from the program.
     """
 
@@ -266,6 +276,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
     out_of_memory: str = ""
+    call_samples: int | None = None
+    already: list[str] = []
     errors: list[str] = []
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dynotune.schema.knob import Scalar
+from dynotune.schema.knob import Scalar, spelled
 
 UNSET = "@unset"
 
@@ -19,8 +19,7 @@ class Setting(msgspec.Struct, frozen=True):
     value: Scalar
 
     def __str__(self) -> str:
-        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        return f"{self.knob}={value}"
+        return f"{self.knob}={spelled(self.value)}"
 
 
 def one_arm(settings: Sequence[Setting]) -> list[Setting]:

@@ -51,10 +51,14 @@ PHASES: dict[Phase, str] = {
 """Phases of a start in order of time, each with its label."""
 
 
+SpanPhase = Phase | Literal["library_load", "graph_capture", "process_end"]
+"""Phases of spans. The last three belong to an account of a whole run alone."""
+
+
 class Span(msgspec.Struct, frozen=True):
     """A time interval of the start, on CLOCK_MONOTONIC; spans may be nested."""
 
-    phase: Phase
+    phase: SpanPhase
     begin_s: float
     end_s: float
     name: str = ""

@@ -30,12 +30,16 @@ class _At(msgspec.Struct, frozen=True, kw_only=True):
 class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
     """Time `num_steps` steps as a whole, with the device synchronised at both ends.
 
-    `whole_bursts`: whether a window that waits for the loader ends early, after equally many batches of each
-        worker.
+    Args:
+        whole_bursts: whether a window that waits for the loader ends early, after equally many batches of
+            each worker.
+        times_calls: whether to time each call of an outermost module, or of the function that the user named
+            as the step, from its begin until the device is done.
     """
 
     num_steps: int
     whole_bursts: bool = False
+    times_calls: bool = False
 
 
 class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):

@@ -257,6 +257,20 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     callers: dict[Caller, Called] = {}
 
 
+class WrittenAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Softmax operators of the forward pass, outside torch's own attention, in the window.
+
+    Args:
+        num_whole: number of those with a batched product before, whose scores are only scaled and masked, and
+            another after, with at most a dropout between.
+        num_dropped: number of the latter whose weights a dropout changes.
+    """
+
+    num_softmax: int
+    num_whole: int
+    num_dropped: int
+
+
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """A loop of the program: what one call of a function does again and again.
 
@@ -343,6 +357,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         num_steps: number of steps; None if steps are neither marked nor found, as `step_source` states.
         shares: shares of the time window; None without a device.
         loops: the program's loops in the slowest rank's trace; [] without stacks, and in older records.
+        attention: attention that the program writes out itself; None in older records.
         recomputed: share of forward passes inside the backward pass, of the device's work; without a device,
             of the window. None without stacks, and in older records.
         unsynced: copies to the host's page-locked memory that the program read at once, without waiting for
@@ -374,6 +389,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     hosts: list[HostTime] = []
     unsynced: list[Calls] = []
     loops: list[Loop] = []
+    attention: WrittenAttention | None = None
     recomputed: float | None = None
     ungraded: list[Ungraded] = []
     unknown: dict[str, Unknown] = {}

@@ -4,6 +4,7 @@ results."""
 import math
 from collections.abc import Sequence
 
+from dynotune import knobs
 from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
@@ -18,16 +19,6 @@ device."""
 RUNS_DIFFER = 0.05
 """Relative difference between two equal runs, allowed for since upper bound and plain step are measured only
 once."""
-_ONLY_LOADING = (
-    "loader.prefetch_factor",
-    "loader.persistent_workers",
-    "loader.in_order",
-    "loader.multiprocessing_context",
-    "loader.sharing_strategy",
-    "loader.worker_threads",
-    "decode.backend",
-)
-"""Settings that change when batches are ready, but not the work of making batches."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
 """Findings whose share is the cost of making batches, a cost that no setting changes."""
 
@@ -87,7 +78,7 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
         if isinstance(shares, Shares):
             saved = 1.0 - max(1.0 - shares.input, (float(now) if now else shares.input) / num)
             limits.append((min(1.0, max(0.0, saved) + RUNS_DIFFER), f"what {num} workers can make"))
-    elif setting.knob not in _ONLY_LOADING:
+    elif not knobs.get(setting.knob).only_loading:
         return []
     if not isinstance(diagnosis.upper_bounds, Unknown):
         step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.upper_bounds}

@@ -26,6 +26,7 @@ from dynotune.search.values import Present, has, present
 KINDS: dict[Objective, tuple[Kind, ...]] = {
     "throughput": ("speed", "jitter"),
     "latency-p99": ("speed", "jitter"),
+    "call-latency-p99": ("speed", "jitter"),
     "energy": ("speed", "jitter"),
     "time-to-first-step": ("start",),
     "memory": ("memory",),
@@ -117,7 +118,7 @@ def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidat
     Only if a model runs on a CUDA device, nothing is compiled, and much could be saved.
     """
     seen = ObservationView(observation)
-    if machine.present.get("compile.mode") != "off" or not seen.uses_cuda or machine.compiles:
+    if machine.present.get(values.COMPILED.knob) != "off" or not seen.uses_cuda or machine.compiles:
         return []
     try:
         bound = bound_of_compiling(seen)
@@ -156,10 +157,11 @@ def candidates(
 
     def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
         # A program that compiles would compile again for most arms.
-        can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
+        knob = knobs.get(setting.knob)
+        can_switch = not machine.compiles or knob.compiles or knob.id.startswith(_OUTSIDE_OF_GRAPHS)
         return Candidate(
             setting=setting,
-            effect=knobs.get(setting.knob).effect,
+            effect=knob.effect,
             why=_unique(why),
             asked=asked.names(setting),
             bound=bounded[0],
@@ -167,7 +169,7 @@ def candidates(
             needs=makers
             if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0
             else [],
-            needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
+            needs_warm_cache=machine.compiles or knob.compiles,
             in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
         )
 

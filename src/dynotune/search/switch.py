@@ -13,6 +13,7 @@ widened.
 import math
 from collections.abc import Sequence
 
+from dynotune import knobs
 from dynotune.measure.comparison import launched
 from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import MAX_PAIRS, TELLING_PAIRS, Comparison
@@ -30,7 +31,7 @@ MOST_ARMS = 9
 """Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
 MOST_TESTS = 3
 BLOCKS_OF_A_TEST = 4
-FEWEST_BLOCKS = 3
+FEWEST_BLOCKS = 2
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Runs of the command for fresh pairs that prove a recipe, without the check of results."""
@@ -288,7 +289,8 @@ def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
 
 
 def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
-    return {one.setting for one in quick if one.setting.knob == "compile.mode"}
+    compiling = {knob.id for knob in knobs.all_knobs() if knob.compiles}
+    return {one.setting for one in quick if one.setting.knob in compiling}
 
 
 def _bundle(study: Study, quick: Sequence[Candidate]) -> list[Setting]:

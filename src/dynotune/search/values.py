@@ -7,25 +7,13 @@ from dynotune import knobs
 from dynotune.launch.process import ALLOC_CONF_NAMES, split_alloc_conf
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.knob import Scalar
+from dynotune.schema.knob import Knob, Scalar
 from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import UNSET, Setting
 
 MOST_VALUES = 4
 """Values of one knob: the cost has one minimum, and half or twice the best value is close to it."""
 GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
-_PER_CORE = ("loader.num_workers", "host.num_threads")
-"""Knobs whose threads or processes mostly take turns if they outnumber the cores."""
-_LOADER = {
-    "loader.num_workers": "num_workers",
-    "loader.pin_memory": "pin_memory",
-    "loader.persistent_workers": "persistent_workers",
-    "loader.prefetch_factor": "prefetch_factor",
-    "loader.in_order": "in_order",
-    "loader.multiprocessing_context": "context",
-}
-_FP32 = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
-_AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 
 Present = dict[str, Scalar]
 """Knob to value, for knobs known to have a single value throughout the program."""
@@ -59,25 +47,39 @@ def _of_process(process: ProcessState) -> Present:
     found: Present = {}
     for knob in knobs.all_knobs():
         if knob.live_fact:
-            _add(found, knob.id, [process.live.get(knob.live_fact)])
-    for of_loader, argument in _LOADER.items():
-        _add(found, of_loader, [getattr(loader, argument) for loader in process.loaders])
-    _add(found, "matmul.fp32_precision", [_FP32.get(str(process.live.get("live.matmul_fp32_precision")))])
-    _add(found, "optimizer.fused", [bool(optimizer.fused) for optimizer in process.optimizers])
-    if isinstance(dtypes := process.live.get("live.autocast_dtypes"), list):
-        _add(
-            found,
-            "precision.autocast",
-            [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"],
-        )
-    # Neither if a model has no such weights, or some of each kind.
-    is_last: dict[float | None, bool] = {0.0: False, 1.0: True}
-    _add(found, "layout.channels_last", [is_last.get(model.channels_last_share) for model in process.models])
-    if process.models and not any(model.compiled for model in process.models):
-        found["compile.mode"] = "off"
-    elif not isinstance(process.compilation, Unknown) and process.models:
-        _add(found, "compile.mode", [mode or "default" for mode in process.compilation.modes])
+            _add(found, knob.id, (_value(knob, seen) for seen in _seen(process, knob.live_fact)))
     return found
+
+
+def _seen(process: ProcessState, live_fact: str) -> list[object]:
+    """Return what each part of the program shows of a knob; empty if nothing is known."""
+    group, _, name = live_fact.partition(".")
+    match group:
+        case "loaders":
+            return [getattr(loader, name) for loader in process.loaders]
+        case "optimizers":
+            return [getattr(optimizer, name) for optimizer in process.optimizers]
+        case "models":
+            return [getattr(model, name) for model in process.models]
+        case "compilation":
+            return _modes(process)
+    seen = process.live.get(live_fact)
+    if isinstance(seen, list):
+        return [str(each).removeprefix("torch.") for each in seen] or ["nothing"]
+    return [] if seen is None else [seen]
+
+
+def _modes(process: ProcessState) -> list[object]:
+    if process.models and not any(model.compiled for model in process.models):
+        return ["off"]
+    if isinstance(process.compilation, Unknown) or not process.models:
+        return []
+    return [mode or "default" for mode in process.compilation.modes]
+
+
+def _value(knob: Knob, seen: object) -> object:
+    """Return the knob's value for what was seen; None if that is no value of the knob."""
+    return knob.live_values.get(str(seen).lower()) if knob.live_values else seen
 
 
 def _add(found: Present, knob: str, values: Iterable[object]) -> None:
@@ -112,7 +114,8 @@ def beyond_cores(setting: Setting, cores: int | None) -> bool:
     """Tell whether the setting asks for more threads than cores; more workers than cores can help if they
     wait."""
     counted = isinstance(setting.value, int) and not isinstance(setting.value, bool)
-    return cores is not None and setting.knob == "host.num_threads" and counted and int(setting.value) > cores
+    of_threads = knobs.get(setting.knob).takes_cores == "threads"
+    return cores is not None and counted and of_threads and int(setting.value) > cores
 
 
 def around(settings: Sequence[Setting], present: Present, cores: int | None) -> list[Setting]:
@@ -159,12 +162,12 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     values: Sequence[Scalar] = knob.values
     if knob.type == "bool":
         values = (True, False)
-    elif knob_id in _PER_CORE and cores is not None:
+    elif knob.takes_cores and cores is not None:
         # The largest few of 1, 2, 4 … and the number of cores itself.
         powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
         values = [*powers, cores][-MOST_VALUES:]
-    elif knob_id == "loader.prefetch_factor":
-        values = (2, 4, 8)
+    elif knob.tries:
+        values = knob.tries
     if not values:
         raise UsageError(
             f"--try {knob_id} names no value, and none suggests itself.",

@@ -20,6 +20,9 @@ from dynotune.text import words
 
 UNDECIDED = 2
 """Blocks from which the noise is hardly known: more are needed whatever they are."""
+TELLING = 1.0
+"""Width of the interval, relative to the gain, up to which blocks go on after their verdict: what launches
+add to the interval then seldom takes the verdict away, where the time holds no fresh pairs."""
 NUM_RESULTS = 3
 """Calls of an arm within a live run whose results are compared."""
 
@@ -99,10 +102,15 @@ class WithinRun:
         turns = self._turns([arm], limit_s, how)
         self._live.watcher.running(f"{arm.key} within one process, block 1", left_s=self._left_s())
         afforded = _Afforded(plan, began_s + limit_s)
-        for blocks, judgement in in_process.until_verdict(turns, arm, afforded, error=error):
+        is_hopeless = False
+        for blocks, judgement in in_process.until_verdict(
+            turns, arm, afforded, error=error, precision=TELLING
+        ):
             known = words.so_far(judgement.speedup, judgement.ci)
             text = f"{arm.key} within one process, block {len(blocks) + 1}{f'; {known}' if known else ''}"
             self._live.watcher.running(text, left_s=self._left_s())
+            if is_hopeless := in_process.gains_nothing(arm.key, blocks, plan.margin):
+                break
         found = turns.found()
         is_late = not found.blocks.setdefault(arm.key, []) and time.monotonic() - began_s > first_s
         if is_late and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
@@ -110,22 +118,25 @@ class WithinRun:
             if self._live.goes_on and not self._live.makes_steps():
                 # The program compiles, and the next arm would have to wait for that.
                 self._live.end()
-        return self._tested(arm, afforded.plan, found, error)
+        fewest = 1 if is_hopeless else MIN_PAIRS
+        return self._tested(arm, afforded.plan, found, error, fewest)
 
-    def _tested(self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float) -> Tested:
+    def _tested(
+        self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float, fewest: int
+    ) -> Tested:
         if event := found.results.get(arm.key):
             self._guards.seen(arm, event)
         if blocks := found.blocks[arm.key]:
             # The first block may include compilation.
             self.block_s = statistics.median(block.end_s - block.begin_s for block in blocks)
-        if arm.key in found.given_up or len(blocks) < MIN_PAIRS:
+        if arm.key in found.given_up or len(blocks) < fewest:
             return Tested(
                 reason=found.given_up.get(arm.key) or found.reason or "too few blocks were whole",
                 blamed=tuple(found.blamed.get(arm.key, ())),
                 unsuited=tuple(found.unsuited.get(arm.key, ())),
             )
         pairs = in_process.pairs_of(blocks)[: plan.max_pairs]
-        judgement = judge_comparison(plan, pairs, error=error, ended=True)
+        judgement = judge_comparison(plan, pairs, error=error, precision=TELLING, ended=True)
         return Tested(comparison=in_process.concluded(plan, found, arm.key, pairs, judgement))
 
     def _turns(self, arms: Sequence[Arm], limit_s: float, how: TurnsPlan) -> Turns:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import PERCENTILES
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -10,7 +11,7 @@ TWICE = 2.0
 """From this ratio on, a factor is easier to read than a percentage."""
 BUSY = 0.9
 """Share of a step from which on the device's work is all that a step consists of."""
-_SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
+_SAVES_TIME = ("throughput", *PERCENTILES, "time-to-first-step")
 
 
 def gained(study: Study, estimate: Estimate) -> str:

@@ -10,6 +10,7 @@ NAMES: dict[Quantity, str] = {
     "latency-growth": "growth a minute",
     "throughput": "throughput",
     "latency-p99": "step p99",
+    "call-latency-p99": "call p99",
     "time-to-first-step": "first step",
     "memory": "memory",
     "energy": "energy",

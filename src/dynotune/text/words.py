@@ -24,6 +24,7 @@ TOO_WIDE = "too wide to tell anything"
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
 _IN_WHAT: dict[Objective, str] = {
     "latency-p99": " at the 99th percentile",
+    "call-latency-p99": " in the 99th percentile of calls",
     "time-to-first-step": " to its first step",
 }
 # From this fraction on, a number with three digits rounds up to one of the next unit.
@@ -80,7 +81,7 @@ def value(number: float | None, objective: Objective, unit: str = "sample") -> s
     match objective:
         case "throughput":
             return f"{rate(1 / number)} {unit}s/s"
-        case "latency-p99" | "time-to-first-step":
+        case "latency-p99" | "call-latency-p99" | "time-to-first-step":
             return duration(number)
         case "memory":
             return num_bytes(number)

@@ -11,6 +11,7 @@ from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overla
 from dynotune.trace.causes import ranking
 from dynotune.trace.causes.figures import duration, percent
 from dynotune.trace.facts import (
+    attention,
     busy_time,
     call_order,
     communication,
@@ -77,6 +78,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
             )
         ],
         loops=loops.loops(lead.timeline, lead.window, lead.num_steps or 0),
+        attention=attention.written(lead.timeline, lead.window),
         recomputed=needless.recomputed(lead.timeline, lead.window),
         ungraded=needless.ungraded(lead.timeline, lead.window),
         unknown=_unknown(facts),

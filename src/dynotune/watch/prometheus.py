@@ -1,13 +1,11 @@
-"""Write a run's state as metrics for Prometheus, with its official client."""
+"""Write a run's metrics in Prometheus' text format, by the official client."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.facts import Unknown
-from dynotune.schema.watch import GpuView, View
-from dynotune.text import units
+from dynotune.watch.gauges import of_run
 from dynotune.watch.store import WIDTH, Bin
 from dynotune.watch.watcher import RunWatcher
 
@@ -46,30 +44,13 @@ def _families(watcher: RunWatcher) -> Iterator[Any]:
         for rank in store.whose("samples"):
             samples.add_metric([rank], store.of("samples", rank).ever.total)
         yield from (steps, waits, samples)
-        for name, help_, label, values in _gauges(view):
-            gauge = core.GaugeMetricFamily(f"dynotune_{name}", help_, labels=[label] if label else [])
-            for whose, value in values.items():
-                gauge.add_metric([whose] if label else [], value)
-            yield gauge
-
-
-def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield each metric's name, help text, label, and values by the label's value."""
-    yield "running", "1 while the program runs.", "", {"": float(view.state != "ended")}
-    yield "bottleneck", "1 for the cause that the last seconds show.", "cause", {view.cause or "none": 1}
-    yield "alert", "1 for each alert that holds.", "id", {alert.id: 1 for alert in view.alerts}
-    yield "memory_bytes", "Resident memory of all processes.", "", {"": view.memory_bytes}
-    yield "cpu_cores", "Cores that the run keeps busy.", "", {} if view.cores is None else {"": view.cores}
-    yield "processes", "Processes of the run.", "", {"": view.num_processes}
-    gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
-    for field in GpuView.__struct_fields__:
-        stem, unit = units.unit_of(field)
-        if unit is not None:
-            known = {str(gpu.nvml_index): getattr(gpu, field) for gpu in gpus}
-            found = {
-                index: value * unit.factor for index, value in known.items() if not isinstance(value, Unknown)
-            }
-            yield f"gpu_{stem}_{unit.metric}", f"GPU, {stem.replace('_', ' ')}, by NVML.", "device", found
+        for gauge in of_run(view):
+            family = core.GaugeMetricFamily(
+                f"dynotune_{gauge.name}", gauge.help, labels=[gauge.label] if gauge.label else []
+            )
+            for whose, value in gauge.values.items():
+                family.add_metric([whose] if gauge.label else [], value)
+            yield family
 
 
 def buckets(whole: Bin) -> list[tuple[str, float]]:

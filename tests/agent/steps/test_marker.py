@@ -38,7 +38,7 @@ def marks(engine_room):
     def wrap(path):
         seen, errors = [], []
         hooks = AfterImport(lambda where, error: errors.append(error))
-        wrap_function(f"engine_room:{path}", hooks, lambda: seen.append(path), hooks._log)
+        wrap_function(f"engine_room:{path}", hooks, lambda begin_s: seen.append(path), hooks._log)
         assert errors == []
         return seen
 

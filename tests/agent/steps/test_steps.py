@@ -4,6 +4,8 @@ import random
 import sys
 import threading
 
+import pytest
+
 from dynotune.agent.steps.steps import Steps
 
 
@@ -312,3 +314,19 @@ def test_each_end_of_a_step_waits_for_the_device_and_no_fast_path_is_taken_when_
     for _ in range(3):
         counted.steps.called(Net(), (), {})
     assert len(waits) == 5
+
+
+class Optimizer:
+    pass
+
+
+@pytest.mark.parametrize(("sizes", "samples"), [([8, 8, 8], 8), ([8, 5, 8], None)])
+def test_samples_of_a_step_without_a_loader_are_told_when_all_calls_have_equally_many(sizes, samples):
+    counted, net, optimizer = Counted(), Net(), Optimizer()
+    counted.steps.grad_enabled = lambda: True
+    for size in sizes:
+        batch = Batch()
+        batch.shape = (size, 3)
+        counted.steps.called(net, (batch,), {})
+        counted.steps.stepped(optimizer)
+    assert counted.fixed[0][-1] == samples

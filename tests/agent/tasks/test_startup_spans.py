@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import shutil
 import subprocess
 from pathlib import Path
@@ -233,3 +234,34 @@ def test_a_model_is_built_from_its_outermost_constructors_first_word_to_its_retu
     assert done.stdout.splitlines() == ["KEPT False", "LONG [True, True, True] []", "UNCOVERED True"], (
         done.stderr
     )
+
+
+IMPORTS = """
+import outer
+import traceback
+try:
+    import broken
+except ImportError:
+    print("TRACE", [frame.name for frame in traceback.extract_tb(__import__("sys").exc_info()[2])])
+"""
+
+
+def test_an_account_has_imports_by_package_and_libraries_and_the_program_sees_nothing(
+    tmp_path, script, run_under_agent
+):
+    for package, inside in (("outer", "inner.part"), ("inner", "csv"), ("inner/part", "ctypes, decimal")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"import {inside}\nfor _ in range(10**6): pass\n")
+    (tmp_path / f"broken{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_text("no library")
+    path = script(IMPORTS)
+    ran = run_under_agent([path], account=True)
+    plain = run_under_agent([path], env={"DYNOTUNE_RUN": ""})
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, plain.stdout, plain.stderr)
+    assert "TRACE ['<module>']" in ran.stdout
+    (record,) = ran.records
+    assert not record.all(AgentError)
+    packages = {}
+    for span in record.all(StartSpan):
+        packages.setdefault(span.name.partition(".")[0], []).append(span)
+    (outer,), (inner,) = packages["outer"], packages["inner"]  # not its parts
+    assert outer.begin_s < inner.begin_s < inner.end_s < outer.end_s

@@ -201,3 +201,21 @@ def test_a_result_comes_after_the_state_that_belongs_to_it(torch):
     window.reached(2)
     assert [event["event"] for event in program.events] == ["state", "readback", "window"]
     assert program.events[-1]["task"] == 7
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_window_times_calls_of_modules_when_no_function_is_the_step(torch, serves):
+    program = fake_program(torch)
+    window = TimeWindow(program, {"id": 1, "num_steps": 2, "at_step": 1, "times_calls": True})
+    call = window.around_calls(None)
+    events = []
+    program.event = events.append
+    for step in range(1, 4):
+        window.reached(step)
+        assert call(lambda module, x: x + 1, None, (step,), {}) == step + 1
+        if serves:
+            program.step_function_ended(0.0)
+    (event,) = (event for event in events if event["event"] == "window")
+    assert len(event["call_s"]) == 2
+    # A call of the function contains those of modules, and began long ago here.
+    assert all((call_s > 100) is serves for call_s in event["call_s"])

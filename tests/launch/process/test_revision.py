@@ -101,6 +101,95 @@ def test_git_runs_no_hook_and_no_monitor_of_the_repository(cwd):
     assert not list(cwd.glob("*-ran")) and found.differing == ["code.py"]
 
 
+def signed(cwd):
+    """Make the commit `signed`, with a signature that a program of the repository's would be asked about."""
+    tree, parent = (git(cwd, "rev-parse", name).strip() for name in ("HEAD^{tree}", "HEAD"))
+    who = "somebody <somebody@example.com> 1700000000 +0000"
+    signature = "-----BEGIN PGP SIGNATURE-----\n \n iQ\n -----END PGP SIGNATURE-----"
+    text = f"tree {tree}\nparent {parent}\nauthor {who}\ncommitter {who}\ngpgsig {signature}\n\nsigned\n"
+    words = ["git", "-C", str(cwd), "hash-object", "-t", "commit", "-w", "--stdin"]
+    done = subprocess.run(words, input=text, check=True, capture_output=True, text=True)
+    git(cwd, "branch", "signed", done.stdout.strip())
+
+
+@pytest.mark.parametrize("place", ["repository", "worktree"])
+def test_git_runs_no_program_that_the_configuration_names_when_a_revision_is_read(cwd, tmp_path, place):
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    write(cwd, {"code.py": "old", ".gitattributes": "* diff=other"})
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "old")
+    signed(cwd)
+    if place == "worktree":
+        git(cwd, "worktree", "add", "--quiet", str(tmp_path / "beside"))
+        cwd = tmp_path / "beside"
+    write(cwd, {"code.py": "new"})
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/$(basename $0)-ran\n")
+    program.chmod(0o755)
+    git(cwd, "config", "log.showSignature", "true")
+    names = ("gpg.program", "core.fsmonitor", "core.pager", "diff.external", "diff.other.textconv")
+    for name in (*names, "diff.other.command", "core.editor", "core.sshCommand"):
+        git(cwd, "config", name, str(program))
+    found = revision.find(cwd, "signed")
+    revision.export(found, tmp_path / "files")
+    assert [found.commit] == [revision.between(cwd, "main", "signed")[-1].hash]
+    assert revision.described(cwd, found.commit)
+    revision.commit_with(cwd, {"code.py": b"edited"}, "edited")
+    assert not list(tmp_path.rglob("*-ran")) and found.differing == ["code.py"]
+
+
+def test_git_fetches_nothing_when_a_file_of_the_revision_is_missing(cwd, tmp_path):
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    write(cwd, {"code.py": "old"})
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "old")
+    blob = git(cwd, "rev-parse", "HEAD:code.py").strip()
+    write(cwd, {"code.py": "new"})
+    (cwd / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    for name, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::sh -c touch% {tmp_path}/fetch-ran",
+        "protocol.ext.allow": "always",
+    }.items():
+        git(cwd, "config", name, value)
+    with pytest.raises(UsageError, match="has not fetched all files") as refused:
+        revision.export(revision.find(cwd, "HEAD"), tmp_path / "files")
+    assert "git diff" in str(refused.value.hint) and not list(tmp_path.glob("*-ran"))
+
+
+def test_a_repository_is_found_when_its_folders_name_ends_with_a_blank(tmp_path):
+    cwd = tmp_path / "project "
+    cwd.mkdir()
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    write(cwd, {"code.py": "old"})
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "old")
+    write(cwd, {"code.py": "new"})
+    found = revision.find(cwd, "HEAD")
+    assert (found.root, found.differing, revision.top_level(cwd)) == (cwd, ["code.py"], cwd)
+
+
+def test_git_asks_no_submodule_when_a_revision_is_read(cwd, tmp_path):
+    """Its configuration names programs, too; and what is changed in it, both arms see."""
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    part = tmp_path / "part"
+    part.mkdir()
+    git(part, "init", "--quiet", "--initial-branch=main", ".")
+    write(part, {"inner.py": "1"})
+    git(part, "add", "--all")
+    git(part, "commit", "--quiet", "--message", "part")
+    write(cwd, {"code.py": "old"})
+    git(cwd, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(part), "part")
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "old")
+    write(cwd, {"code.py": "new", "part/inner.py": "2"})
+    git(cwd / "part", "config", "core.fsmonitor", f"touch {tmp_path}/monitor-ran; false")
+    assert revision.find(cwd, "HEAD").differing == ["code.py"]
+    assert not list(tmp_path.glob("*-ran"))
+
+
 @pytest.fixture
 def repository(cwd):
     """`old` and the working tree differ in every way that files can; `data` is not tracked."""

@@ -688,3 +688,40 @@ def test_an_arm_that_fails_in_a_lane_is_the_answer_and_nothing_is_left_running(c
         7,
     )
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("sizes", "unit"), [((8, 32), "sample"), ((8, 8), "step"), ((8, None), "step")])
+def test_the_unit_is_a_sample_when_the_arms_steps_without_a_loader_hold_unequally_many(
+    compare, runs, sizes, unit
+):
+    runs.samples = None
+
+    def holds(size):
+        def counted(outcome):
+            processes = [replace(one, call_samples=size, num_steps=200) for one in outcome.run.processes]
+            return replace(outcome, run=replace(outcome.run, processes=processes))
+
+        return counted
+
+    arms = dict(zip(("baseline", "candidate"), sizes, strict=True))
+    names = ["pilot-{}", *(f"{number:03d}-{{}}" for number in range(1, 5))]
+    runs.instead = {name.format(arm): holds(size) for arm, size in arms.items() for name in names}
+    comparison = compare()
+    assert comparison.unit == unit
+    if unit == "sample":
+        assert comparison.baseline.s_per_sample == pytest.approx(0.02 / 8)
+        assert comparison.verdict == "faster"
+
+
+def test_compare_ends_after_the_first_run_when_it_has_the_candidate_already(compare, runs):
+    def has_it(outcome):
+        return replace(
+            outcome,
+            run=replace(outcome.run, processes=[replace(outcome.run.processes[0], already=["env.A"])]),
+        )
+
+    runs.instead["pilot-baseline"] = has_it
+    comparison = compare()
+    assert runs.names == ["pilot-baseline"]
+    assert (comparison.verdict, comparison.pairs) == ("same", [])
+    assert comparison.reason == "The program has env.A=1 already, so baseline and candidate are the same."

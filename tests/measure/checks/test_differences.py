@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dynotune import knobs
 from dynotune.measure.checks.differences import Apart, judge, losses_apart, outputs_apart
-from dynotune.measure.checks.tolerance import BY_SETTING, TOLERANCES, allowed, guarded
+from dynotune.measure.checks.tolerance import TOLERANCES, allowed, guarded
 from dynotune.schema.events import Digest
 
 ORDER, TF32, FP16, BF16 = (TOLERANCES[name] for name in ("order", "tf32", "fp16", "bf16"))
@@ -196,7 +196,8 @@ def test_the_widest_tolerance_of_all_settings_and_of_the_programs_own_precision_
     assert not allowed(settings("cudnn.benchmark=true"), "").redraws
 
 
-def test_every_setting_of_effect_numerics_is_in_the_table():
-    assert {setting.partition("=")[0] for setting in BY_SETTING} == {
-        knob.id for knob in knobs.all_knobs() if knob.effect == "numerics"
-    }
+def test_every_knob_of_effect_numerics_names_a_tolerance_for_each_of_its_values():
+    for knob in knobs.all_knobs():
+        assert (knob.effect == "numerics") == bool(knob.rounding), knob.id
+        for value in knob.values if knob.rounding else ():
+            assert knob.rounding_of(value) in TOLERANCES, f"{knob.id}={value}"

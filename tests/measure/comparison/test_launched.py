@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,11 @@ def test_stated_is_what_the_blocks_say_when_the_pairs_have_no_interval(monkeypat
 def test_proved_is_undecided_when_the_baseline_was_never_compared_with_a_plain_window():
     for verdict in ("faster", "slower", "same"):
         assert launched.proved(by_blocks(1.3, verdict=verdict, baseline_shift=None)).verdict == "undecided"
+
+
+def test_proved_keeps_the_answer_of_equal_arms_when_no_block_was_made():
+    equal = msgspec.structs.replace(by_blocks(verdict="same", baseline_shift=None), pairs=[], reason="equal")
+    assert launched.proved(equal) is equal
 
 
 def test_offset_is_the_root_mean_square_of_the_kept_rows(monkeypatch):

@@ -18,6 +18,7 @@ from dynotune.measure.live.readiness import FirstStep
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.window_plan import plan_window
 from dynotune.schema.errors import CannotRunHere, StatisticsError
+from dynotune.schema.events import Window
 from dynotune.schema.facts import Unknown
 
 from ...fakes import START_S, disturbed, process, record, run, spec, take, window
@@ -57,6 +58,26 @@ def test_at_most_one_step_in_a_hundred_is_slower_and_some_step_took_just_as_long
     found = value(timed(steps), "latency-p99", "step")
     assert sum(step_s > found * (1 + 1e-6) for step_s in steps) <= len(steps) / 100
     assert min(abs(step_s - found) for step_s in steps) < 1e-6
+
+
+def called(call_s) -> Outcome:
+    """A run whose steps last a second each, and whose calls take `call_s`."""
+    made = timed([1.0] * max(1, len(call_s)))
+    timed_calls = Window(
+        first_step=0, num_steps=1, begin_s=0.0, end_s=1.0, num_samples=None, wait_s=None, call_s=call_s
+    )
+    made.records[0].events = {Window: [timed_calls]}
+    return made
+
+
+def test_call_latency_is_of_the_calls_alone_when_steps_wait_between_them():
+    calls = [0.001 * (1 + at % 200) for at in range(200)]
+    assert value(called(calls), "call-latency-p99", "step") == pytest.approx(0.198)
+
+
+def test_call_latency_names_what_to_give_when_no_call_was_timed():
+    with pytest.raises(StatisticsError, match="--step-function"):
+        value(called([]), "call-latency-p99", "step")
 
 
 def test_only_steps_of_the_window_count_and_getting_it_ready_does_not():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scipy import stats as scipy_stats
 
 from dynotune.measure.comparison import stats
@@ -154,6 +155,33 @@ def test_three_blocks_prove_a_large_gain_that_three_pairs_do_not() -> None:
     blocks = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True, fits_order=False)
     assert blocks.verdict == "faster"
     assert blocks.ci is not None and blocks.ci[0] > 1.2
+
+
+def of_blocks(log_ratios: Sequence[float], repeats: Sequence[float]) -> list[Pair]:
+    """Blocks of these log ratios, each with two of these repeats."""
+    pairs = pairs_of(log_ratios)
+    return [replace(pair, repeats=tuple(repeats[2 * k : 2 * k + 2])) for k, pair in enumerate(pairs)]
+
+
+def test_two_blocks_prove_a_large_gain_when_their_stretches_show_the_noise() -> None:
+    plain = judge(pairs_of([0.96, 1.1]), max_pairs=2, error=0.05 / 3, ended=True, fits_order=False)
+    assert plain.verdict == "undecided"
+    blocks = of_blocks([0.96, 1.1], [0.1, -0.12, 0.15, 0.08])
+    found = judge(blocks, max_pairs=2, error=0.05 / 3, ended=True, fits_order=False)
+    assert found.verdict == "faster"
+    assert found.ci is not None and found.ci[0] > 1.8
+
+
+def test_one_block_has_an_interval_and_no_verdict_when_its_stretches_show_the_noise() -> None:
+    found = judge(of_blocks([1.0], [0.01, 0.01]), max_pairs=4, ended=True, fits_order=False)
+    assert found.verdict == "undecided"
+    assert found.ci is not None and found.ci[0] > 1
+
+
+@pytest.mark.parametrize("repeat", [math.nan, math.inf, -math.inf])
+def test_blocks_are_refused_when_a_repeat_is_no_ratio(repeat: float) -> None:
+    with pytest.raises(StatisticsError, match="two stretches of one arm"):
+        judge(of_blocks([0.1, 0.1], [0.0, repeat, 0.0, 0.0]), fits_order=False)
 
 
 def order_explains_all(num_pairs: int) -> tuple[list[Pair], stats._Fit]:

@@ -289,6 +289,12 @@ def test_a_trace_of_the_cpu_shows_its_operators():
     assert row(text, "devices") == "devices the trace holds no device activity"
 
 
+def test_trace_names_a_viewer_when_a_file_is_one_that_it_opens():
+    assert "viewer https://ui.perfetto.dev" in " ".join(report(summary()).split())
+    of_nsys = report(summary(files=["report.sqlite"]))
+    assert "perfetto" not in of_nsys
+
+
 def test_notes_and_what_is_unknown_stand_before_the_next_commands_with_reasons():
     lines = [" ".join(line.split()) for line in report(summary()).strip().splitlines()]
     at = lines.index("places stacks were not recorded (with_stack=True)")

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.readers import reading
 
 from ..chrome import kernel, write
+from ..nsys_made import NsysMade
 
 
 def test_files_are_read_in_their_order_whatever_they_are_called(tmp_path: Path) -> None:
@@ -62,15 +64,67 @@ def test_read_traces_names_a_file_for_what_it_looks_like_when_it_is_no_trace(
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["report.nsys-rep", "report.qdrep"])
-def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(
-    tmp_path: Path, name: str
-) -> None:
-    path = tmp_path / name
+NSYS = """#!/bin/sh
+[ "$1 $2 $3 $4" = "export --type sqlite --output" ] || exit 9
+{how}
+"""
+
+
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a stand-in for nsys on the PATH, as the only program there."""
+
+    def put(how: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / "nsys").write_text(NSYS.format(how=how))
+        (folder / "nsys").chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return put
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "my report.nsys-rep"
     path.write_bytes(b"\0anything")
+    return path
+
+
+def test_report_of_nsight_systems_is_exported_when_nsys_is_on_the_path(
+    tmp_path: Path, report: Path, nsys
+) -> None:
+    written = NsysMade().kernel("gemm", 0, 1000, correlation=1).write(tmp_path / "export.sqlite")
+    nsys(f'/bin/cp {written} "$5"; echo "$5" > {tmp_path}/told')
+    (timeline,) = reading.read_traces([report])
+    assert (timeline.names, timeline.source) == (["gemm"], str(report))
+    assert not Path((tmp_path / "told").read_text().strip()).exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("echo 'Report is truncated' >&2; exit 1", "Report is truncated"), ("exit 0", "nsys wrote no file")],
+)
+def test_report_of_nsight_systems_is_refused_when_nsys_fails(report: Path, nsys, how: str, says: str) -> None:
+    nsys(how)
+    with pytest.raises(UsageError, match=says) as raised:
+        reading.read_traces([report])
+    assert "nsys export --type sqlite" in (raised.value.hint or "")
+
+
+def test_report_of_nsight_systems_is_refused_with_the_command_when_nsys_is_missing(
+    report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="its own format") as raised:
-        reading.read_traces([path])
-    assert raised.value.hint == f"run: nsys export --type sqlite {path}"
+        reading.read_traces([report])
+    assert raised.value.hint == f"where nsys is installed, run: nsys export --type sqlite {report}"
+
+
+def test_stream_of_nsight_systems_is_to_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "a.qdstrm").write_bytes(b"\0")
+    with pytest.raises(UsageError, match="not finished"):
+        reading.read_traces([tmp_path / "a.qdstrm"])
 
 
 def test_a_zip_archive_is_to_be_unpacked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from threading import get_ident
 from time import perf_counter
 
@@ -17,12 +18,67 @@ if TYPE_CHECKING:
     from .annotations import Function
 
 
+_NOTHING: Any = object()
+"""Stands for an attribute that an owner does not have itself, but at most inherits."""
+
+
+class Replaced:
+    """Attributes that the agent has replaced, and what was there before, so that an agent that leaves can put
+    all of it back. An agent that stays until the program's end keeps nothing of it.
+
+    Owners are referred to weakly: an iterator of a loader must end when the program drops it.
+    """
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        self._entries: list[tuple[weakref.ref[Any], str, Any, Any]] = []
+
+    def note(self, owner: Any, name: str, value: Any) -> None:
+        if self.is_kept:
+            entry = weakref.ref(owner), name, value, vars(owner).get(name, _NOTHING)
+            self._entries.append(entry)
+
+    def forget(self, owner: Any, name: str, value: Any) -> None:
+        """Forget an attribute that has been put back already."""
+        for at in range(len(self._entries) - 1, -1, -1):
+            reference, other, what, _ = self._entries[at]
+            if other == name and what is value and reference() is owner:
+                del self._entries[at]
+                return
+
+    def restore(self) -> list[str]:
+        """Put everything back, the latest first; return the names of attributes that the program has replaced
+        since, which stay as they are."""
+        stay = []
+        while self._entries:
+            reference, name, value, before = self._entries.pop()
+            owner = reference()
+            if owner is None:
+                continue
+            if vars(owner).get(name, _NOTHING) is not value:
+                stay.append("%s.%s" % (getattr(owner, "__name__", type(owner).__name__), name))
+            elif before is _NOTHING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        return stay
+
+
+replaced = Replaced()
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Set `owner.name`, which an agent that leaves puts back."""
+    replaced.note(owner, name, value)
+    setattr(owner, name, value)
+
+
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:
     """Put the decorated function in place of `owner.name`, under the same name."""
 
     def put(function: Function) -> Function:
         cover = functools.wraps(getattr(owner, name))(function)
-        setattr(owner, name, cover)
+        replace(owner, name, cover)
         return cover  # type: ignore[return-value]
 
     return put
@@ -32,6 +88,7 @@ def uncover(owner: Any, name: str, cover: Any) -> None:
     """Restore the function that `cover` replaced, unless other code has covered the agent's cover."""
     if vars(owner).get(name) is cover:
         setattr(owner, name, cover.__wrapped__)
+        replaced.forget(owner, name, cover)
 
 
 def cover_outermost(
@@ -67,12 +124,12 @@ def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
     handler = callback.callback_handler
     forget = type(handler).clear
 
+    @covers(type(handler), "clear")
     def clear(handler_: Any) -> None:
         forget(handler_)
         register(handler_)
 
     register(handler)
-    type(handler).clear = clear
 
 
 def call_directly(

@@ -15,7 +15,7 @@ import weakref
 from multiprocessing import parent_process
 from time import perf_counter, sleep
 
-from .covers import covers
+from .covers import covers, replace
 from .errors import guarded
 from .writer import map_file
 
@@ -90,15 +90,14 @@ class FetchDelay:
         @covers(kinds, "create_fetcher")
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
-            guarded(self._log, "fetch delay", self._cover_fetcher, torch, fetcher)
+            guarded(self._log, "fetch delay", self.cover_fetcher, torch, fetcher)
             return fetcher
 
-    def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
+    def cover_fetcher(self, torch: Any, fetcher: Any) -> None:
         worker, parent = torch.utils.data.get_worker_info(), parent_process()
         drawn_by = os.getpid() if worker is None or parent is None else int(parent.pid or 0)
-        fetcher.fetch = self._held(
-            fetcher, _page_of(self._folder, drawn_by), 0 if worker is None else worker.id
-        )
+        page = _page_of(self._folder, drawn_by)
+        replace(fetcher, "fetch", self._held(fetcher, page, 0 if worker is None else worker.id))
 
     def _held(self, fetcher: Any, page: DelayPage, worker: int) -> Callable[..., Any]:
         # Without a reference cycle, as the data set must die with its fetcher. A cover of the fetch lies in

@@ -31,6 +31,12 @@ class AfterImport:
     def install(self) -> None:
         sys.meta_path.insert(0, self)
 
+    def remove(self) -> None:
+        """Wait for no module any more."""
+        self._waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def call(self, name: str, callback: Callable[[Any], object]) -> None:
         """Call `callback(module)` once the module `name` is imported, or at once if the module is already
         imported."""

@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from threading import get_ident
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .annotations import Log
+
+
+_SEVERITY, _NOTHING = "_ZN9libkineto6Logger14severityLevel_E", 100
+"""Kineto's variable with the least severity of messages that it prints, and one that no message has."""
+
+
+@contextlib.contextmanager
+def quiet(torch: Any) -> Iterator[None]:
+    """Keep Kineto from printing to the program's standard error in this block, where its library has the
+    variable."""
+    try:
+        folder = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+        level = ctypes.c_int.in_dll(ctypes.CDLL(folder), _SEVERITY)
+    except (OSError, ValueError):
+        yield
+        return
+    before, level.value = level.value, _NOTHING
+    try:
+        yield
+    finally:
+        level.value = before
 
 
 class PastSessions:
@@ -143,7 +165,8 @@ class Session:
         self._profile = profiler._KinetoProfile(
             activities=kinds, with_stack=stacks, record_shapes=shapes, profile_memory=memory
         )
-        with program.ours():
+        self._torch = torch
+        with program.ours(), quiet(torch):
             self._profile.prepare_trace()
         # Up to torch 2.5, the session's end would convert all events to Python objects, which are not needed.
         self._profile.profiler._parse_kineto_results = lambda *args, **kwargs: []
@@ -157,7 +180,7 @@ class Session:
         return get_ident() == self._thread
 
     def begin(self) -> None:
-        with self._program.ours(), variables_kept():
+        with self._program.ours(), variables_kept(), quiet(self._torch):
             self._profile.start_trace()
         self.is_recording = True
 
@@ -175,7 +198,8 @@ class Session:
         """Stop recording; the profiler first waits for the device. `detach`: whether to detach CUPTI as
         well."""
         self.is_recording, self._is_over = False, True
-        with self._program.ours(), self._teardown if detach else contextlib.nullcontext():
+        teardown = self._teardown if detach else contextlib.nullcontext()
+        with self._program.ours(), quiet(self._torch), teardown:
             self._profile.stop_trace()
 
     @property
@@ -193,7 +217,8 @@ class Session:
         self.end(detach=detach)
 
     def save(self, path: str) -> None:
-        self._profile.export_chrome_trace(path)
+        with quiet(self._torch):
+            self._profile.export_chrome_trace(path)
 
 
 def open_optimizer_annotation() -> str | None:

@@ -55,6 +55,8 @@ class Program:
         self.num_workers: dict[Any, int] = {}
         self.replays_graphs = False
         self.loader_begun_s: dict[Any, float] = {}
+        # Called with the begin of each call of the function that the user named as the step.
+        self.step_function_ended: Callable[[float], None] | None = None
         # Whether the parent has ordered a task that has not begun. Set by the task queue.
         self.more_ordered: Callable[[], bool] = lambda: False
         # Callbacks set by the agent: before a task begins and before its result is written; to write the

@@ -46,11 +46,12 @@ _LAST_BYTES = 64 * 1024 * 1024
 class Writer:
     """Write steps and events to a separate file in `folder`; stop silently when writing fails.
 
-    `plan`: names the secrets to remove from events.
+    `plan`: names the secrets to remove from events. `pid`: the process's id as the reader sees it; None for
+        the process's own view.
     """
 
-    def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, plan: dict[str, Any] | None = None, pid: int | None = None) -> None:
+        self._folder, self._pid = folder, pid
         self._hints: list[str] = (plan or {}).get("secret_hints", [])
         self._rolls = bool((plan or {}).get("watched"))
         self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
@@ -69,6 +70,11 @@ class Writer:
         self._size = 0
         self._position = 0
         self._dead = False
+
+    def close(self) -> None:
+        """Write nothing any more, and let go of the mapping."""
+        with self._lock:
+            self._dead, self._map, self._size = True, None, 0
 
     def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` must have the key `event`, the event's name."""
@@ -140,8 +146,9 @@ class Writer:
         return memory
 
     def _begin(self, ending: str = "rec", first: int = 0) -> memoryview:
+        pid = self._pid or os.getpid()
         for attempt in range(first, first + 1000):
-            path = os.path.join(self._folder, "process-%d-%d.%s" % (os.getpid(), attempt, ending))
+            path = os.path.join(self._folder, "process-%d-%d.%s" % (pid, attempt, ending))
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 break
@@ -150,7 +157,7 @@ class Writer:
         else:
             raise OSError("no free name for a record")
         memory = map_file(descriptor, _FIRST_BYTES)
-        _FILE_HEAD.pack_into(memory, 0, MAGIC, VERSION, _FILE_HEAD.size, os.getpid(), time.perf_counter(), 0)
+        _FILE_HEAD.pack_into(memory, 0, MAGIC, VERSION, _FILE_HEAD.size, pid, time.perf_counter(), 0)
         self._path, self._position = path, _FILE_HEAD.size
         self._map, self._size = memory, len(memory)
         return memory

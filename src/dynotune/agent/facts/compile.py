@@ -31,16 +31,24 @@ class Compilations:
         self._knows_ids = True
         self._num_begun = self._num_before = 0
         self._num_cudagraphs_before: int | None = None
+        self._listeners = {
+            "torch._dynamo": _Listener(self._dynamo_says),
+            "torch._inductor": _Listener(self._inductor_says),
+        }
 
     def torch_is_here(self, torch: Any) -> None:
-        logging.getLogger("torch._dynamo").addHandler(_Listener(self._dynamo_says))
-        logging.getLogger("torch._inductor").addHandler(_Listener(self._inductor_says))
+        for name, listener in self._listeners.items():
+            logging.getLogger(name).addHandler(listener)
         original = torch.compile
 
         @covers(torch, "compile")
         def compile(*args: Any, **kwargs: Any) -> Any:
             self._modes[_mode(kwargs)] = None
             return original(*args, **kwargs)
+
+    def look_no_more(self) -> None:
+        for name, listener in self._listeners.items():
+            logging.getLogger(name).removeHandler(listener)
 
     def compilation_begins(self, *args: Any) -> None:
         """Note a compilation, from torch's callback; newer versions of torch pass an id, `FUNCTION/GRAPH`."""

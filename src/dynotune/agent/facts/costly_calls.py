@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from ..core import source_location
-from ..core.covers import covers
+from ..core.covers import covers, replace
 from ..core.profiler_session import PastSessions
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ class Calls:
         self._torch = torch
         is_compiling = torch.compiler.is_compiling
         self._count(torch.cuda, "empty_cache", self._empty_cache, is_compiling)
-        torch.cuda.memory.empty_cache = torch.cuda.empty_cache
+        replace(torch.cuda.memory, "empty_cache", torch.cuda.empty_cache)
         self._count(torch, "set_anomaly_enabled", self._anomaly, is_compiling, _is_enabled)
         self._cover_pin_memory(torch)
 

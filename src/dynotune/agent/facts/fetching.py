@@ -18,7 +18,7 @@ from multiprocessing.util import Finalize
 from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
-from ..core.covers import covers
+from ..core.covers import covers, replace
 from ..core.errors import guarded
 from .batch_costs import FIELDS, Counts
 from .data_set import data_set_facts, num_distinct
@@ -53,6 +53,14 @@ class Fetching:
         self._lines: Lines | None = None  # the number of a worker
         self._feeders: dict[int, Any] = {}  # threads that pass batches to another process
         self._torch: Any = None
+        self._finalizers: list[Finalize] = []
+
+    def look_no_more(self) -> None:
+        """Write no event at this worker's end, and sample no lines."""
+        while self._finalizers:
+            self._finalizers.pop().cancel()
+        if self._lines is not None:
+            self._lines.end()
 
     def install(self, hooks: AfterImport) -> None:
         hooks.call("torch", self._cover_torch)
@@ -69,10 +77,10 @@ class Fetching:
         @covers(kinds, "create_fetcher")
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
-            guarded(self._log, "fetcher", self._cover_fetcher, torch, fetcher)
+            guarded(self._log, "fetcher", self.cover_fetcher, torch, fetcher)
             return fetcher
 
-    def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
+    def cover_fetcher(self, torch: Any, fetcher: Any) -> None:
         dataset, collate = fetcher.dataset, fetcher.collate_fn
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.id >= _MAX_WORKERS:
@@ -86,9 +94,10 @@ class Fetching:
                 threads: ChainMap[int, Any] = ChainMap(self._inside, self._feeders)
                 self._lines = Lines(among=threads)
                 self._lines.begin()
-                Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
-        fetcher.collate_fn = self._timed_collate(collate, counts)
-        fetcher.fetch = self._timed_fetch(torch, fetcher, counts)
+                at_end = functools.partial(self._worker_ends, counts)
+                self._finalizers.append(Finalize(None, at_end, exitpriority=100))
+        replace(fetcher, "collate_fn", self._timed_collate(collate, counts))
+        replace(fetcher, "fetch", self._timed_fetch(torch, fetcher, counts))
 
     def _timed_fetch(self, torch: Any, fetcher: Any, counts: Counts) -> Callable[..., Any]:
         inside, clock = self._inside, counts.clock

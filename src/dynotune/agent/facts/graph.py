@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+from ..core.living_objects import living_objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def num_nodes(torch: Any) -> int | None:
     """
     if torch is None:
         return 0
-    objects = gc.get_objects()
+    objects = living_objects()
     if len(objects) > MOST_OBJECTS:
         return None
     is_tensor: dict[type, bool] = {}

@@ -135,14 +135,18 @@ class Lines:
         # Do not use the threading module, so that the program sees no thread that it did not start.
         _thread.start_new_thread(self._look, (self._turn, os.getpid(), self._switch_s))
 
+    def end(self) -> None:
+        """Sample no more."""
+        self._turn += 1
+        _wait_for_lock(self._switch_s, False)
+        self._switch_s = None
+
     def facts(self) -> list[dict[str, Any]]:
         """Return the samples of each thread that ran the user's code, beginning with the thread that runs the
         steps."""
         if not self._turn:
             return []
-        self._turn += 1
-        _wait_for_lock(self._switch_s, False)
-        self._switch_s = None
+        self.end()
         threads, found = _threads(), []
         for ident, seen in list(self._seen.items()):
             lines = self._lines(ident, seen)

@@ -89,6 +89,8 @@ class State:
         self.garbage.remove()
         self.models.look_no_more()
         self._try("loaders", self.loaders.look_no_more)
+        self._try("compilation", self.compilations.look_no_more)
+        self._try("lines", self._lines.end)
 
     def fields(self, is_counted: Callable[[Key], bool]) -> dict[str, Any]:
         """Return the fields of the event `state`; a missing field failed and is listed in `failed`."""

@@ -12,12 +12,12 @@ which the parent divides by.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 from time import perf_counter
 
 from ..core.device import has_cuda
 from ..core.fetch_delay import delay_page
+from ..core.living_objects import living_objects
 from ..core.source_location import short_path
 from .site import NotSwitched, Site, answer
 
@@ -292,7 +292,7 @@ class FunctionDelay(DelaySite):
         """Return the innermost living function with the line."""
         site = self.setting["site"]
         line, found = int(site.get("line") or -1), None
-        for each in gc.get_objects():
+        for each in living_objects():
             code = getattr(each, "__code__", None) if type(each).__name__ == "function" else None
             if code is None or code.co_name != site.get("name", code.co_name):
                 continue

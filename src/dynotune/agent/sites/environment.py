@@ -37,16 +37,37 @@ class EnvironmentSite(Site):
     def is_kept(self, name: str) -> bool:
         return name in self._names
 
+    def has_already(self) -> bool:
+        """Tell whether the process began with these values, and has them still."""
+        return all(
+            _value_at_start(setting["site"]["name"]) == _asked(setting) == c_getenv(setting["site"]["name"])
+            for setting in self.planned
+        )
+
     def read_one(self, setting: Planned) -> Answer:
         name = setting["site"]["name"]
         found = c_getenv(name)
-        asked = None if setting["value"] == _UNSET else str(setting["value"])
+        asked = _asked(setting)
         effect = seen_effect(name, asked) if asked is not None and found == asked else None
         detail = kept_variables.program_wrote(name)
         if effect is not None:
             return answer(setting, effect[0], effect[1], effect[0] == asked, detail)
         witness = "the process's environment (getenv)"
         return answer(setting, _UNSET if found is None else found, witness, found == asked, detail)
+
+
+def _asked(setting: Planned) -> str | None:
+    return None if setting["value"] == _UNSET else str(setting["value"])
+
+
+def _value_at_start(name: str) -> str | None:
+    """Return the variable's value when the kernel started this program; None if it was not set."""
+    with open("/proc/self/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            key, _, value = entry.partition(b"=")
+            if key == os.fsencode(name):
+                return os.fsdecode(value)
+    return None
 
 
 def _with_secret(setting: Planned) -> Planned:

@@ -57,6 +57,8 @@ class LoaderSite(Site):
         return "" if self.at_start else str(self._router.cannot(self._asked))
 
     def has_already(self) -> bool:
+        if self.at_start:
+            return all(answer["ok"] for answer in self.read())
         return bool(self._router.has_already(self._asked))
 
     def on(self) -> None:

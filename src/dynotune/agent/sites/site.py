@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 
 from ..core.covers import covers
+from ..core.living_objects import living_objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ class Site:
         return "%s cannot be switched while the program runs" % self.setting["knob"]
 
     def has_already(self) -> bool:
-        """Tell whether the program has all settings of its own accord. Asked within a run, after `cannot`."""
+        """Tell whether the program has all settings of its own accord. Asked within a run, after `cannot`.
+
+        `OtherArm` asks it of sites that are never turned on.
+        """
         return False
 
     def on(self) -> None:
@@ -166,7 +169,7 @@ class Site:
     def alive(self, kind: type) -> list[Any]:
         """Search for the program's objects of a class; none at the start. Call it outside timed steps."""
         found: list[Any] = []
-        for candidate in () if self.at_start else gc.get_objects():
+        for candidate in () if self.at_start else living_objects():
             try:
                 if isinstance(candidate, kind):
                     found.append(candidate)

@@ -46,6 +46,13 @@ class Cycle:
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
         self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
+    def ending_in_anchor(self) -> Cycle:
+        """Return this cycle for a program that was joined in the middle of a step: it begins after its
+        anchor."""
+        at = len(self.sequence) - self.sequence[::-1].index(self.anchor)
+        rotated = self.sequence[at:] + self.sequence[:at]
+        return Cycle(rotated, self.anchor, self.per_step, self.loaders)
+
     def parts(self, tokens: list[Token]) -> list[dict[str, Any]]:
         """Return the events of the cycle in order, with the fields of `schema.cycle.CyclePart`; repeats are
         counted."""

@@ -31,6 +31,11 @@ class History:
         for number, now, rest in zip(self.numbers, self.times, self._rest):
             yield (number, now, *rest)
 
+    def constant_size(self, number: int) -> int | None:
+        """Return the number of samples of each event `number`, if that is known and always the same."""
+        sizes = {rest[1] for event, rest in zip(self.numbers, self._rest) if event == number}
+        return sizes.pop() if len(sizes) == 1 else None
+
     def begin_s(self, sequence: list[int] | None) -> float:
         """Return when the first event of `sequence` began, including the wait for that event.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 
-from ..core.covers import covers
+from ..core.covers import covers, replace
 from ..core.errors import guarded
 from .steps import MAX_INSIDE_OPTIMIZER, Steps
 
@@ -27,6 +27,8 @@ class LoaderHooks:
     time to find an iterator exhausted, which ends workers.
 
     `met`: called as `met(key, loader)` when an iterator of a loader is created; returns the key to use.
+    `unknown`: called with an iterator that gives a batch and was made before this agent came; None if there
+        can be none.
     """
 
     def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
@@ -35,6 +37,7 @@ class LoaderHooks:
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
         self._are_unseen = False
+        self.unknown: Callable[[Any], None] | None = None
         self._cover_begins(iterator)
         self._cover_next(iterator)
         self._cover_iter(loaders)
@@ -97,10 +100,16 @@ class LoaderHooks:
 
     def _made(self, iterator: Any, loader: Any) -> None:
         # Do not refer to the loader, whose lifetime must not change. The iterator needs nearly all of it.
-        iterator._dynotune_loader = type(loader), {n: v for n, v in vars(loader).items() if n != "_iterator"}
+        fields = {n: v for n, v in vars(loader).items() if n != "_iterator"}
+        replace(iterator, "_dynotune_loader", (type(loader), fields))
         batch_size = getattr(loader, "batch_size", None)
         key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), self._steps.grad_enabled()
-        iterator._dynotune = self._met(key, loader), batch_size
+        replace(iterator, "_dynotune", (self._met(key, loader), batch_size))
+
+    def take_over(self, iterator: Any, loader: Any) -> None:
+        """Note an iterator that was made before this agent came: no epoch begins with its next batch."""
+        self._made(iterator, loader)
+        self._steps.epoch_goes_on(iterator._dynotune[0])
 
     def _cover_next(self, iterator: Any) -> None:
         hooks = self
@@ -119,7 +128,10 @@ class LoaderHooks:
                 key, batch_size = self._dynotune
                 steps.drawn(key, batch_size, begin, end, batch)
             except Exception as error:
-                log("draw", error)
+                if hooks.unknown is None or hasattr(self, "_dynotune"):
+                    log("draw", error)
+                else:
+                    guarded(log, "draw", hooks.unknown, self)
             return batch
 
 
@@ -135,13 +147,15 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
         return original(*args, **kwargs)
 
 
-def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
+def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> Callable[[], None]:
     """Report to `steps` each new optimizer, and the begin and end of each of its steps.
 
     An optimizer step that a GradScaler skips because of infinities still counts, because the program's cycle
     continues.
 
     `compiled`: non-empty once the process compiles; torch.compile can trace a hook only from then on.
+
+    Return a function that removes the hooks of steps.
     """
     # torch.optim deletes the attribute `optimizer`, so a dotted path does not reach `torch.optim.optimizer`.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
@@ -168,8 +182,10 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
         except Exception as error:
             log("optimizer", error)
 
-    optimizers.register_optimizer_step_pre_hook(before)
-    optimizers.register_optimizer_step_post_hook(after)
+    hooks = (
+        optimizers.register_optimizer_step_pre_hook(before),
+        optimizers.register_optimizer_step_post_hook(after),
+    )
 
     scaler = torch.amp.grad_scaler.GradScaler
     original_step = scaler.step
@@ -184,6 +200,12 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
             scaling.discard(thread)
         guarded(log, "scaler", lambda: steps.stepped(getattr(optimizer, "optimizer", optimizer)))
         return result
+
+    def remove() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return remove
 
 
 def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:

@@ -10,10 +10,11 @@ compiled again.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import weakref
 from threading import get_ident
+
+from ..core.living_objects import living_objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,10 +165,20 @@ class OutermostModules:
             for module_class in self.known_classes() or self._uncalled_classes():
                 self._cover_class(module_class)
 
+    def compilation_began(self) -> None:
+        """Note that the program had compiled code before the agent came: no class of a module changes."""
+        self._compiled = True
+
+    def leave(self) -> list[str]:
+        """Uncover all classes; return the names of those whose cover other code has covered."""
+        self.around, self._compiled, self._special = None, False, None
+        self.watch_only(set())
+        return ["%s.__call__" % kind.__name__ for kind in self._covers]
+
     def _uncalled_classes(self) -> set[type]:
         """Return the classes of modules that no other module contains, for a program that compiles before any
         call."""
-        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._module)]
+        modules = [thing for thing in living_objects() if issubclass(type(thing), self._module)]
         inner = {id(part) for module in modules for part in module.children()}
         return {type(module) for module in modules if id(module) not in inner}
 

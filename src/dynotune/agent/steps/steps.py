@@ -47,9 +47,10 @@ class Steps:
         flags_now: returns flags of a step that ends now; None if no task asks for them.
         reached: called as `reached(num_steps)` once the step that the last call of `reached` returned has
             ended; returns the number of the next such step.
-        fixed: called as `fixed(parts, begin_s, classes, num_superseded)` when a cycle is found, with the
-            parts of the cycle (none if the program marks its steps), the begin of the first step, the classes
-            of modules still needed, and the number of first steps that no longer count.
+        fixed: called as `fixed(parts, begin_s, classes, num_superseded, call_samples)` when a cycle is found:
+            the parts of the cycle (none if the program marks its steps), the begin of the first step, the
+            classes of modules still needed, the number of first steps that no longer count, and the samples
+            of a step without a loader, if its calls always had equally many.
         has_stepped: called with the optimizer after each `optimizer.step()`, except for the optimizer that
             marks the end of each training step.
         search_again: called when another training seems to begin; returns whether to search for that
@@ -71,7 +72,7 @@ class Steps:
         record: Callable[[float, float, int, int], None],
         flags_now: Callable[[], int] | None,
         reached: Callable[[int], int],
-        fixed: Callable[[list[dict[str, Any]], float, set[type], int], None],
+        fixed: Callable[[list[dict[str, Any]], float, set[type], int, int | None], None],
         search_again: Callable[[], bool] = lambda: True,
         has_stepped: Callable[[Any], None] | None = None,
         marked_by_hand: bool = False,
@@ -96,6 +97,7 @@ class Steps:
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
+        self.is_joined = False  # whether the program ran before its events were seen
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
@@ -163,6 +165,16 @@ class Steps:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
+
+    def epoch_goes_on(self, key: Key) -> None:
+        """Note that a loader began before its first batch was seen."""
+        with self._lock:
+            self._begun.discard(key)
+
+    def look_soon(self) -> None:
+        """Have `reached` called at the end of the next step."""
+        self._next_stop = 0
+        self.due[1] = 0.0
 
     def waited_before(self, key: Key, wait_s: float) -> None:
         """Add the time in which workers end and start to the wait for the first batch of the loader's next
@@ -284,7 +296,7 @@ class Steps:
                 self._fix(found)
 
     def _fix(self, found: cycles.Cycle) -> None:
-        self.cycle = found
+        self.cycle = found = found.ending_in_anchor() if self.is_joined else found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         kinds = {n: self._tokens[n].kind for n in found.sequence}
         # In training without a loader, no place shows the number of samples without extra cost.
@@ -294,6 +306,10 @@ class Steps:
         )
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        call_samples = None
+        if calls and not self._loaders:
+            size = self._history.constant_size(calls[0])
+            call_samples = None if size is None else size * found.sequence.count(calls[0])
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
             # A caller that waits for a number of steps has to ask again.
@@ -309,7 +325,7 @@ class Steps:
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
-        self._fixed(found.parts(self._tokens), self._begin_s, needed, num_superseded)
+        self._fixed(found.parts(self._tokens), self._begin_s, needed, num_superseded, call_samples)
 
     @property
     def kinds(self) -> list[str]:
@@ -452,4 +468,4 @@ class Steps:
         self._loaders = AllDraws(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
-        self._fixed([], begin, set(), 0)
+        self._fixed([], begin, set(), 0, None)

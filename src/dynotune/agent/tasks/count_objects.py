@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
+from ..core.living_objects import living_objects
 from ..core.tensors import name_of
 from .task import Task
 
@@ -51,7 +50,7 @@ class CountObjects(Task):
 
 def _counts() -> dict[type, int] | None:
     """Return the number of objects of each type; None if there are too many to count."""
-    objects: Any = gc.get_objects()
+    objects: Any = living_objects()
     if len(objects) > MOST_OBJECTS:
         return None
     counts: dict[type, int] = {}

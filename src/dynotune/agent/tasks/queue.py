@@ -66,6 +66,7 @@ class TaskQueue:
         self._num_taken = self._num_repeats = 0
         self._looked_s, self._looked_at = perf_counter(), 0
         self._ignored = False
+        self.is_leaving = False  # set by another thread than that of the steps
         if live and self._page is not None:
             program.more_ordered = lambda: PAGE_HEAD.unpack_from(self._page)[3] > self._num_taken
 
@@ -82,6 +83,11 @@ class TaskQueue:
     @property
     def is_recording(self) -> bool:
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a task has begun and not ended."""
+        return self._current is not None and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
         """Return the function, around `inner` (or None), that calls outermost modules as the planned tasks
@@ -105,6 +111,9 @@ class TaskQueue:
         """Note that `num_steps` have ended, the last one just now. Return the number at which to be called
         next."""
         while not self._ignored:
+            if self.is_leaving:
+                self._end_present()
+                return NEVER
             if self._current is None:
                 self._current = self._next()
             task = self._current
@@ -115,6 +124,17 @@ class TaskQueue:
                 return stop
             self._last_result, self._current = task.result, None
         return NEVER
+
+    def leave(self) -> None:
+        """Give up the present task, take no other, and let go of the page."""
+        self._end_present()
+        self._ignored, self._page = True, None
+        self._program.more_ordered = lambda: False
+
+    def _end_present(self) -> None:
+        task, self._current = self._current, None
+        if task is not None and not task.done:
+            task.give_up("dynotune has left the program")
 
     def at_exit(self) -> None:
         """Have each begun or planned task report that the program ends, if the process had steps."""

@@ -4,12 +4,16 @@ compilation.
 Each span is an event with a name, a begin and an end on one clock. The parent divides the time, including
 nested spans. Only spans of the main thread are recorded, and compilations, for which the main thread waits.
 Covered functions look unchanged to other code, and no compiled graph contains a cover.
+
+An account of the whole run also has the imports inside imports, by package, the loading of libraries, and the
+capture of CUDA graphs.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.machinery
 import os
 import sys
 import time
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.0002
 """Shorter spans are not recorded."""
-MOST_SPANS = 3000
+MOST_SPANS, MOST_OF_AN_ACCOUNT = 3000, 10_000
 IMPORTLIB_FILE = "<frozen importlib._bootstrap>"
 NOT_COUNTED_FILE = __file__ + " (importlib._bootstrap)"
 
@@ -52,13 +56,17 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """Record spans from the agent's first line on. `begun_s`: time at which that line ran."""
+    """Record spans from the agent's first line on.
 
-    def __init__(self, begun_s: float, event: Event, log: Log) -> None:
+    `begun_s`: time at which that line ran. `whole`: whether the spans are for an account of the whole run.
+    """
+
+    def __init__(self, begun_s: float, event: Event, log: Log, *, whole: bool = False) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
+        self._whole = whole
         self._thread = get_ident()
         self._open: list[str] = []
-        self._num_spans = 0
+        self._room = MOST_OF_AN_ACCOUNT if whole else MOST_SPANS
         self._unknown: dict[str, str] = {}
         self._building: Any = None
         self._compiling_since: float | None = None
@@ -68,6 +76,9 @@ class StartupSpans:
         """Watch imports from now on, and other phases once their modules are available; the agent has
         started."""
         self._guard("imports", self._cover_imports)
+        if self._whole:
+            self._guard("library_load", self._cover_extensions)
+            hooks.call("ctypes", lambda module: self._guard("library_load", self._cover_libraries, module))
         hooks.call(
             "torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module)
         )
@@ -93,6 +104,8 @@ class StartupSpans:
         self._guard("cuda", self._cover_cuda, torch)
         self._guard("weights", self._cover_weights, torch)
         self._guard("model_build", self._cover_construction, torch.nn.Module)
+        if self._whole:
+            self._guard("graph_capture", self._cover_capture, torch)
         self._event({"event": "starting", "unknown": self._unknown})
 
     def root_met(self) -> None:
@@ -101,30 +114,41 @@ class StartupSpans:
 
     def forked(self) -> None:
         """Stop in a forked child, whose start is not the program's."""
-        self._num_spans = MOST_SPANS
+        self._room = 0
 
     # Spans
 
-    def _begin(self, phase: str) -> bool:
+    def _begin(self, phase: str, name: str = "") -> bool:
         """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes the
-        phase."""
-        if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
+        phase.
+
+        `name`: the module's, for an import. An account of the whole run has imports of other packages inside
+        imports.
+        """
+        if self._room <= 0 or get_ident() != self._thread:
             return False
-        if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
+        if name and self._whole:
+            phase = _package_of(name)
+            if self._open and self._open[-1] == phase:
+                return False
+        elif phase in self._open or (self._open and phase in ("imports", "compiler_import")):
             return False
         self._open.append(phase)
         return True
 
     def _end(self, phase: str, begin_s: float, name: str = "") -> None:
         end_s = perf_counter()
-        if phase in self._open:
-            self._open.remove(phase)
+        opened = _package_of(name) if name and self._whole else phase
+        for at in range(len(self._open) - 1, -1, -1):
+            if self._open[at] == opened:
+                del self._open[at]
+                break
         self._record(phase, begin_s, end_s, name)
 
     def _record(self, phase: str, begin_s: float, end_s: float, name: str = "") -> None:
-        if end_s - begin_s < LEAST_S or self._num_spans >= MOST_SPANS:
+        if end_s - begin_s < LEAST_S or self._room <= 0:
             return
-        self._num_spans += 1
+        self._room -= 1
         self._event({"event": "span", "phase": phase, "begin_s": begin_s, "end_s": end_s, "name": name})
 
     @_not_counted
@@ -175,7 +199,7 @@ class StartupSpans:
 
         def _find_and_load(name: str, import_: Any) -> Any:
             phase = _phase_of(name)
-            if not self._begin(phase):
+            if not self._begin(phase, name):
                 return original(name, import_)
             begin_s = perf_counter()
             try:
@@ -189,6 +213,32 @@ class StartupSpans:
         _find_and_load.__qualname__ = original.__qualname__
         _find_and_load.__annotations__ = {}
         bootstrap._find_and_load = _find_and_load
+
+    def _cover_extensions(self) -> None:
+        """Cover importlib's function that has the linker load a module's library and what it depends on."""
+        loader: Any = importlib.machinery.ExtensionFileLoader
+        original = loader.create_module
+
+        def create_module(self_: Any, spec: Any) -> Any:
+            if not self._begin("library_load"):
+                return original(self_, spec)
+            begin_s = perf_counter()
+            try:
+                return original(self_, spec)
+            finally:
+                self._end("library_load", begin_s)
+
+        create_module.__code__ = create_module.__code__.replace(co_filename=IMPORTLIB_FILE)
+        loader.create_module = functools.wraps(original)(create_module)
+
+    @_not_counted
+    def _cover_libraries(self, ctypes: Any) -> None:
+        """Cover the loading of libraries by ctypes, as by `torch.ops.load_library`."""
+        original = ctypes.CDLL.__init__
+
+        @covers(ctypes.CDLL, "__init__")
+        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
+            self._within("library_load", original, self_, *args, **kwargs)
 
     # Torch
 
@@ -223,6 +273,25 @@ class StartupSpans:
         self._cover(module, "load_state_dict", "weights")
         for name in ("to", "cuda"):
             self._cover(module, name, "to_device")
+
+    def _cover_capture(self, torch: Any) -> None:
+        """Cover the block in which a CUDA graph is captured, which may be left in another call."""
+        capture: Any = torch.cuda.graphs.graph
+        enter, leave = capture.__enter__, capture.__exit__
+        begun_s: list[float] = []
+
+        @covers(capture, "__enter__")
+        def __enter__(self_: Any) -> Any:
+            begun_s[:] = [perf_counter()] if self._begin("graph_capture") else []
+            return enter(self_)
+
+        @covers(capture, "__exit__")
+        def __exit__(self_: Any, *args: Any) -> Any:
+            try:
+                return leave(self_, *args)
+            finally:
+                if begun_s and get_ident() == self._thread:
+                    self._end("graph_capture", begun_s.pop())
 
     @_not_counted
     def _cover_pretrained(self, module: Any) -> None:
@@ -340,6 +409,11 @@ def _phase_of(module: str) -> str:
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
         return "compiler_import"
     return "imports"
+
+
+def _package_of(module: str) -> str:
+    """Return the package of a module, in a form that is no phase."""
+    return "import " + module.partition(".")[0]
 
 
 def _compiler_counts() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.device import device_allocations, synchronise
+from ..core.device import device_allocations, is_capturing, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
@@ -13,6 +13,8 @@ from .task import Task
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..core.program import Program
 
 MOST_FAILURES = 20
 NUM_LEVELS = 8
@@ -24,6 +26,36 @@ class TimeWindow(Task):
 
     event = "window"
     _num_failed = 0
+
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        super().__init__(program, order)
+        self._call_s: list[float] = []
+        self._is_function = False
+
+    def around_calls(self, inner: Any) -> Any:
+        """Time calls of outermost modules, or of the function that the user named as the step."""
+        if not self.order.get("times_calls"):
+            return inner
+        self.program.step_function_ended = self._function_ended
+
+        def timed(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+            begin_s = perf_counter()
+            output = inner(call, module, args, kwargs) if inner else call(module, *args, **kwargs)
+            if not self._is_function:
+                self._call_ended(begin_s)
+            return output
+
+        return timed
+
+    def _function_ended(self, begin_s: float) -> None:
+        if not self._is_function:
+            self._is_function, self._call_s = True, []
+        self._call_ended(begin_s)
+
+    def _call_ended(self, begin_s: float) -> None:
+        if self.has_begun and not self.done and not is_capturing(self.program.torch):
+            synchronise(self.program.torch)
+            self._call_s.append(perf_counter() - begin_s)
 
     def begin(self, num_steps: int) -> int:
         self._length = max(1, int(self.order["num_steps"]))
@@ -58,6 +90,7 @@ class TimeWindow(Task):
             num_steps=num_steps - self._first_step,
             begin_s=self._begin_s,
             end_s=end_s,
+            call_s=self._call_s,
             pace_s=(self._pace_s + pace_s()) / 2,
             num_samples=None if grown["num_uncounted"] else grown["num_samples"],
             wait_s=grown["wait_s"],

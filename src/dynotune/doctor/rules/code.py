@@ -1,14 +1,14 @@
 """Code patterns: features that programs leave on, leave out, inherit from a library, or that newer versions
 removed."""
 
-import tomllib
-from importlib.resources import files
+import msgspec
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model, ModelCall
 from dynotune.schema.trace_summary import Place
@@ -20,11 +20,26 @@ TEARS_DOWN_SAFELY_FROM = (12, 6)
 """Version of CUDA. In older ones, CUPTI that was taken down and comes back crashes programs with CUDA
 graphs."""
 _PROFILE_APART = "Profile in a separate run that ends after the profiled steps, and train without a profiler."
-_REMOVED_CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_text(encoding="utf-8"))[
-    "call"
-]
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
+
+
+class RemovedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names that TensorRT's Python API had before version `gone_from`, and what to write in their place."""
+
+    gone_from: str
+    names: list[str]
+    instead: str
+    was_in_cpp: str
+
+
+class RemovedCalls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file removed_calls.toml, whose head explains the fields."""
+
+    call: list[RemovedCall]
+
+
+REMOVED_CALLS = table(__package__, "removed_calls.toml", RemovedCalls)
 
 
 @rule(family="code")
@@ -250,20 +265,20 @@ def trt_removed_api(view: ObservationView) -> Judgements:
         return
     lines = [one.rpartition(" ")[::2] for one in view.words("live.tensorrt_names")]
     installed = str(view.fact_or_none("package.tensorrt") or "")
-    for call in _REMOVED_CALLS:
+    for call in REMOVED_CALLS.call:
         named = [
             (place, name)
             for place, name in lines
-            if any(f".{name}".endswith(f".{gone}") for gone in call["names"])
+            if any(f".{name}".endswith(f".{gone}") for gone in call.names)
         ]
         if not named:
             continue
-        since = call["gone_from"]
+        since = call.gone_from
         is_gone = bool(installed) and version(installed) >= version(since)
         yield Judgement(
             claim=f"{named[0][1]} is gone from TensorRT {since} on.",
             severity="high" if is_gone else "medium",
             evidence=[*map(" ".join, named), f"TensorRT installed: {installed or 'not known'}"],
             where=Place(named[0][0]),
-            remedy=f"Use {call['instead']}.",
+            remedy=f"Use {call.instead}.",
         )

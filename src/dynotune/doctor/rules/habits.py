@@ -2,8 +2,6 @@
 itself."""
 
 import re
-import tomllib
-from importlib.resources import files
 
 import msgspec
 
@@ -11,11 +9,11 @@ from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
+from dynotune.schema.data_file import table
 from dynotune.schema.host import Line
 from dynotune.schema.timing import PeriodicKind
 
 _GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
-_TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))
 
 
 class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,6 +23,7 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what: str
     remedy: str
     wrong_when: str
+    example: str
     calls: str | list[str] = ""
     text: str | list[str] = ""
     at: str | list[str] = ""
@@ -58,6 +57,7 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
         "loader; with "
         "a device, at most the time for which the device waits for the host.",
         wrong_when=habit.wrong_when,
+        example=habit.example,
         explains=_GENERAL,
     )
     def judge(view: ObservationView) -> Judgements:
@@ -82,4 +82,6 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
     return judge
 
 
-HABITS = tuple(_rule_of(id, habit) for id, habit in msgspec.convert(_TOLD, dict[str, _Habit]).items())
+HABITS = tuple(
+    _rule_of(id, habit) for id, habit in table(__package__, "habits.toml", dict[str, _Habit]).items()
+)

@@ -77,6 +77,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
 @rule(family="kernels")
 def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
+    softmax *= _replaceable(view)
     share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
     losses = view.losses("manual-attention")
     yield Judgement(
@@ -84,6 +85,18 @@ def manual_attention(view: ObservationView) -> Judgements:
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
         where=place_of(losses, main_model(view)),
     )
+
+
+def _replaceable(view: ObservationView) -> float:
+    """Return the share of the softmax operators whose attention a fused kernel can compute.
+
+    Such a kernel multiplies, scales and masks, and gives nobody the weights. On a CPU it has no dropout.
+    """
+    written = view.trace.attention
+    if written is None or not written.num_softmax:
+        return 1.0
+    num = written.num_whole - (0 if view.uses_cuda else written.num_dropped)
+    return num / written.num_softmax
 
 
 def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:

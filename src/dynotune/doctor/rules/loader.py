@@ -137,17 +137,34 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     waits = not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s
     if waits and not _uses_up_processors(view, policy.WORKERS_BUSY, True):
         return  # workers wait for something else, and cores are free
-    wait = max(loaders.steady_wait(view, loader), loaders.taken_by_workers(view, loader))
+    taken = loaders.taken_by_workers(view, loader)
+    if not taken and _leave_a_core(loader, ranks, cores):
+        return
+    wait = max(loaders.steady_wait(view, loader), taken)
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
+    fewest = [0] if not isinstance(loading, Unknown) and loading.fetch_s < wait * view.timing.step_s else []
     yield Judgement(
         severity=policy.severity(wait) if lost else "low",
         claim=f"{loader.num_workers * ranks} workers share {cores} {'core' if cores == 1 else 'cores'}.",
         share=wait if lost else Unknown("only a comparison shows what crowded cores cost"),
         evidence=[_in_words(loader), *_making(loader), view.mentions("window.tree_cpu_s_per_s")],
         where=loader.place,
-        candidates=[Setting("loader.num_workers", num) for num in dict.fromkeys((fewer, max(1, fewer // 2)))],
+        candidates=[
+            Setting("loader.num_workers", num) for num in dict.fromkeys((*fewest, fewer, max(1, fewer // 2)))
+        ],
     )
+
+
+def _leave_a_core(loader: Loader, ranks: int, cores: int) -> bool:
+    """Tell whether so few workers are at work at a time that each rank has a core for itself.
+
+    Idle workers take no core, however many there are. What is waited for is then the handing over of batches.
+    """
+    loading = loader.loading
+    if isinstance(loading, Unknown) or loading.busy_share is None:
+        return False
+    return ranks * (loading.busy_share * loader.num_workers + 1) <= cores
 
 
 @rule(family="loader")

@@ -56,7 +56,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
     Args:
         saved: function that returns the bytes saved at the peak; 0 without evidence.
         term: the term whose largest line is the finding's place.
-        remedy: text with `{modules}`; "" for the one in findings.toml.
+        remedy: text with `{modules}`; "" for the one in the texts.
     """
 
     @rule(family="memory_terms", id=id, costs=_COSTS, wrong_when=_WRONG)

@@ -18,13 +18,50 @@ _UNLOCKED = re.compile(
 
 
 @rule(family="lines")
+def service_idle(view: ObservationView) -> Judgements:
+    found = _idle(view)
+    share = min(1.0, sum(part for _, part in found))
+    if share < policy.MEDIUM_SHARE:
+        return
+    largest, _ = max(found, key=lambda pair: pair[1])
+    yield Judgement(
+        claim=f"The program is idle for {share:.0%} of a step, as no request is waiting: "
+        f"{hot_lines.in_words(largest)}.",
+        severity="low",
+        evidence=hot_lines.told(found),
+        where=Place(function=largest.function),
+    )
+
+
+def _idle(view: ObservationView) -> list[hot_lines.Seen]:
+    """Return the lines at which a program that serves requests waits for the next one.
+
+    A wait for a thread of the program counts if that thread only waits, too: for a client, or for its time.
+    """
+    if view.is_training:
+        return []
+    producer = _producer(view)
+    return [
+        (line, share)
+        for line, share in hot_lines.asleep(view)
+        if hot_lines.listens(line)
+        or (_is_handed(line) and producer is not None and hot_lines.only_waits(producer))
+    ]
+
+
+def _is_handed(line: Line) -> bool:
+    return hot_lines.HANDS_OVER.search(f"{line.callee}{line.leaf}") is not None
+
+
+@rule(family="lines")
 def program_waits(view: ObservationView) -> Judgements:
-    found = hot_lines.asleep(view)
+    idle = _idle(view)
+    found = [pair for pair in hot_lines.asleep(view) if pair not in idle]
     share = unless_waited(view, min(1.0, sum(part for _, part in found)))
     if share < policy.LEAST_SHARE:
         return
     largest, _ = max(found, key=lambda pair: pair[1])
-    producer = _producer(view) if hot_lines.HANDS_OVER.search(f"{largest.callee}{largest.leaf}") else None
+    producer = _producer(view) if _is_handed(largest) else None
     remedy = "Wait less: shorten the sleep or the time limit, or do the next piece of work meanwhile."
     if producer is not None:
         awaited = f"The thread that it waits for is at {producer.function}"

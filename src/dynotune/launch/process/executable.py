@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynotune.launch.process import multirun
 from dynotune.launch.process.run_folder import new_run_folder
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
@@ -28,9 +29,10 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     `candidate`: settings of the candidate in addition to the run's settings.
 
     Raises:
-        UsageError: the command is not found.
+        UsageError: the command is not found, or is a multirun of Hydra.
         CannotRunHere: the folder for records cannot be made.
     """
+    multirun.refuse_multirun(run.command, run.cwd)
     name = run.command[0] if run.command else ""
     if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in (*run.settings, *candidate)):
         find_executable(name, env=run.env, cwd=run.cwd)

@@ -83,10 +83,19 @@ class TransparentRun:
         self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
 
     def run(
-        self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None, watched: bool = False
+        self,
+        env: Mapping[str, str],
+        facts: Facts,
+        *,
+        step_function: str | None = None,
+        watched: bool = False,
+        account: bool = False,
     ) -> Exit:
-        """Run the command until it ends. `watched`: whether to read the record of all steps while the command
-        runs.
+        """Run the command until it ends.
+
+        Args:
+            watched: whether to read the record of all steps while the command runs.
+            account: whether to record what an account of the whole run needs.
 
         Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with the run's
         settings.
@@ -94,12 +103,17 @@ class TransparentRun:
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)
         if self._folder is not None:
-            plan = Plan(settings=planned, step_function=step_function, watched=watched)
+            plan = Plan(settings=planned, step_function=step_function, watched=watched, account=account)
             document.write(self._folder / "plan.json", plan, to_agent=True)
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)
         self._ended_s = time.perf_counter()
         return exit_
+
+    @property
+    def launched_s(self) -> float:
+        """Return the time of the launch (CLOCK_MONOTONIC)."""
+        return self._launched_s
 
     def record(self, exit_: Exit) -> Run:
         """Summarise the run that ended with `exit_`, and write `run.json` if the run has a folder.

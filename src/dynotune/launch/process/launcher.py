@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import dynotune
 from dynotune.launch.process import changes, executable, overlay, processes, run_folder
@@ -53,6 +53,27 @@ class Exit:
     def status(self) -> int:
         """Return the exit code, or minus the signal's number."""
         return -self.signal if self.signal is not None else self.code or 0
+
+
+class Started(Protocol):
+    """Processes that a live run works with: a command that was started, or a program that ran already."""
+
+    @property
+    def sandbox(self) -> Literal["overlay", "none"]: ...
+
+    @property
+    def sandbox_reason(self) -> str: ...
+
+    @property
+    def changed_files(self) -> list[str]: ...
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None: ...
+
+    def end(self, grace_s: float = 5.0) -> Exit: ...
+
+    def tree_pids(self) -> list[int]: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 def start(

@@ -238,13 +238,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def _folder() -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():
-        try:
-            state = Path.home() / ".local" / "state"
-        except RuntimeError:
-            state = Path(os.devnull)  # a user without a home folder, so no lease can exist
-    return state / "dynotune" / "leases"
+    return private.state_folder() / "leases"
 
 
 def _where() -> str:

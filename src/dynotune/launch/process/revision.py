@@ -1,6 +1,7 @@
 """Show a repository at another revision: find the changes that a view of the working tree needs."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +25,16 @@ _AUTHOR = {
     for what, value in {"NAME": "dynotune", "EMAIL": "dynotune@localhost"}.items()
 }
 # The repository's own configuration names programs. What git needs for the content of files (filters) stays.
-_QUIET = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+_QUIET = (
+    *("-c", "core.fsmonitor=false"),
+    *("-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "log.showSignature=false"),
+)
+# A partial clone fetches what it lacks from an address of its configuration, which may name a program, too.
+_OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
+_LACKS = re.compile(r"transport '.*' not allowed|lazy fetching disabled|promisor")
+# To look into a submodule, git starts another git there, with the submodule's own configuration.
+_NOT_INTO_SUBMODULES = "--ignore-submodules=dirty"
 
 
 class Revision(NamedTuple):
@@ -51,7 +61,7 @@ def find(cwd: Path, ref: str) -> Revision:
         UsageError: no repository, or the revision is unknown, has other submodules, or equals the working
             tree.
     """
-    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
+    root = _root(cwd).resolve()
     commit = _commit(root, ref)
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
@@ -59,7 +69,7 @@ def find(cwd: Path, ref: str) -> Revision:
             f"The working tree holds {ref} already, so baseline and candidate would be the same.",
             hint="Name another revision, or check out the revision to judge.",
         )
-    dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
+    dirty = _git(root, "status", "--porcelain", "--untracked-files=no", _NOT_INTO_SUBMODULES).strip()
     subject = _git(root, "log", "-1", "--format=%s", commit).strip()
     return Revision(root, commit, subject, bool(dirty), differing, gone)
 
@@ -106,7 +116,7 @@ def export(revision: Revision, folder: Path) -> None:
 def top_level(cwd: Path) -> Path | None:
     """Return the root of the working tree that contains `cwd`; None without a repository, or without git."""
     try:
-        return Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
+        return _root(cwd).resolve()
     except (UsageError, CannotRunHere):
         return None
 
@@ -126,7 +136,7 @@ def between(cwd: Path, good: str, bad: str) -> list[Commit]:
 
     Raises UsageError: git knows one of them not, or `good` is not on that line of `bad`.
     """
-    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    root = _root(cwd)
     ends = [_commit(root, ref) for ref in (good, bad)]
     text = _git(cwd, "log", "--first-parent", "--reverse", "--format=%H%x00%P%x00%s", ends[1])
     # A subject may hold other ends of lines, such as U+2028.
@@ -144,7 +154,7 @@ def between(cwd: Path, good: str, bad: str) -> list[Commit]:
 
 def is_shown(cwd: Path, commit: str) -> bool:
     """Tell whether the working tree holds the tracked files of `commit` as they are."""
-    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    root = _root(cwd)
     return not any(_differences(root, commit, commit))
 
 
@@ -161,6 +171,11 @@ def merged(cwd: Path, commit: str) -> tuple[str, str]:
     """Return where the branch that a merge brought in began, and its last commit."""
     parents = _git(cwd, "rev-parse", f"{commit}^1", f"{commit}^2").split()
     return _git(cwd, "merge-base", *parents).strip(), parents[1]
+
+
+def _root(cwd: Path) -> Path:
+    """Return the root of the working tree that contains `cwd`; a folder's name may end with a blank."""
+    return Path(_git(cwd, "rev-parse", "--show-toplevel").removesuffix("\n"))
 
 
 def _commit(root: Path, ref: str) -> str:
@@ -203,7 +218,8 @@ def commit_with(root: Path, edited: Mapping[str, bytes], subject: str) -> str:
 
 
 def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str]]:
-    words = _git(root, "diff", "--raw", "-z", "--no-renames", "--no-ext-diff", commit, "--").split("\0")
+    plain = ("--raw", "-z", "--no-renames", "--no-ext-diff", _NOT_INTO_SUBMODULES)
+    words = _git(root, "diff", *plain, commit, "--").split("\0")
     differing: list[str] = []
     gone: list[str] = []
     for fields, name in zip(words[::2], words[1::2], strict=False):
@@ -233,7 +249,7 @@ def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str =
     try:
         done = subprocess.run(
             ["git", "-C", str(cwd), *_QUIET, *words],
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **_OFFLINE, **(env or {})},
             input=given.encode("utf-8", "surrogateescape"),
             capture_output=True,
             timeout=_GIT_S,
@@ -244,6 +260,11 @@ def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str =
             f"git {words[0]} in {cwd} did not end within {_GIT_S:.0f} s.",
             hint="Try it by hand: what does it wait for?",
         ) from error
+    if done.returncode != 0 and _LACKS.search(done.stderr.decode(errors="replace")):
+        raise UsageError(
+            f"{cwd} is a partial clone that has not fetched all files of the revision.",
+            hint="git diff REVISION fetches them, once; dynotune fetches nothing.",
+        )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ").partition("\n")[0]
         hint = "git.ref needs a command that is started in its repository."

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dynotune import knobs
 from dynotune.schema.errors import UsageError
+from dynotune.schema.home import expanded
 from dynotune.schema.knob import Argument, Interpreter
 from dynotune.schema.setting import Setting
 
@@ -34,7 +35,7 @@ def variant(
         if isinstance(site, Argument):
             found = found._replace(command=_filled(found.command, site.name, str(setting.value)))
         elif isinstance(site, Interpreter):
-            found = _run_by(found, cwd / Path(str(setting.value)).expanduser())
+            found = _run_by(found, expanded(Path(str(setting.value)), below=cwd))
     return found
 
 

@@ -12,6 +12,7 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.oom import why_memory_ran_out
+    from dynotune.launch.records.periodic import VALIDATION
     from dynotune.launch.records.process_state import failed_parts, state_of_process
     from dynotune.launch.records.process_summary import read_back, summarise
     from dynotune.launch.records.reader import Records
@@ -22,6 +23,7 @@ __all__ = [
     "ALLOCATED",
     "COMPILED",
     "EPOCH",
+    "VALIDATION",
     "Record",
     "Records",
     "TaskPage",
@@ -39,6 +41,7 @@ _HOMES = {
     "reader": "Records",
     "process_summary": "read_back summarise",
     "task_page": "TaskPage",
+    "periodic": "VALIDATION",
     "process_state": "failed_parts state_of_process",
     "batch_costs": "with_loading",
     "oom": "why_memory_ran_out",

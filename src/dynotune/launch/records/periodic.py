@@ -23,9 +23,11 @@ DEEPEST = 64
 
 Stack = tuple[int, ...]
 
+VALIDATION = r"(?<![a-z])(valid|validat\w*|val|eval|evaluat\w*|test)(?![a-z])(?!\.py)"
+"""What names of functions that validate have in them."""
 _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
     ("checkpoint", r"/torch/serialization\.py\(|/safetensors/|save_checkpoint|save_pretrained|torch\.save\("),
-    ("validation", r"(?<![a-z])(valid|validat\w*|val|eval|evaluat\w*|test)(?![a-z])(?!\.py)"),
+    ("validation", VALIDATION),
     ("epoch", r"/torch/utils/data/"),
 )
 

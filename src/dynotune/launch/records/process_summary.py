@@ -89,7 +89,9 @@ def _summary(record: Record, launched_s: float) -> Process:
         draws=None if cycle is None or cycle.kinds is None else "draw" in cycle.kinds,
         num_steps=len(record.steps),
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
-        time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
+        time_to_first_step_s=record.steps[0].end_s - launched_s
+        if record.steps and not process.late
+        else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[as_stored(event, TimedWindow) for event in record.all(Window)],
         # A trace, or the reason why there is none.
@@ -102,6 +104,8 @@ def _summary(record: Record, launched_s: float) -> Process:
         peak_device_bytes=peaks.peak_device_bytes,
         num_devices=peaks.num_devices,
         readback=readback.settings,
+        already=readback.already,
+        call_samples=cycle.call_samples if cycle else None,
         environment_changes=[as_stored(event, EnvironmentChange) for event in record.all(EnvironmentChanged)],
         out_of_memory=why_memory_ran_out(
             [failed.message], batch=samples[-1] if samples else None, held=failed.held

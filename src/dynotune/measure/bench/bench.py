@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune.launch.process import fresh_folder
-from dynotune.measure.bench import windows
+from dynotune.measure.bench import equal_arms, windows
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.comparison.stats import SequentialResult
@@ -85,6 +85,7 @@ class Bench:
 
         Raises:
             UsageError: the time left is too short for pairs.
+            EqualArms: the program has the settings of the other arm already.
             ArmFailed: the command failed in an arm.
             CannotRunHere: nothing can be timed.
         """
@@ -136,6 +137,7 @@ class Bench:
         self.watcher.running(f"a first run of the {arm}, until its steps are steady", left_s=self.left_s())
         outcome = self._launch(arm, name, time_limit.limit_s(self.request.run, None), window=None)
         self._first_steps[arm] = readiness.FirstStep(outcome)
+        equal_arms.refuse_had(self.request, arm, outcome)
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
@@ -208,6 +210,7 @@ class Bench:
                 if window
                 else readiness.UntilStep(readiness.Steadiness(self.request.run), self.watcher.say),
                 go_on=self.side.go_on,
+                other_arm=[] if window else equal_arms.missing(self.request, arm),
             )
         except CommandFailed as error:
             raise ArmFailed(

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from dynotune import knobs
+from dynotune.measure.bench import equal_arms
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
+from dynotune.measure.live import switching
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
@@ -29,7 +31,7 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
-FEWEST_BLOCKS = 3  # from fewer, the noise is hardly known
+FEWEST_BLOCKS = 2
 
 
 def why_not(request: CompareRequest) -> str:
@@ -81,7 +83,7 @@ def compare_within(
         watcher.running(text, left_s=left_s)
     found = turns.found()
     if found.codes.get(arm.key) is Reason.HAS_ALREADY:
-        reason = f"The program has {arm.key} already, so baseline and candidate are the same."
+        reason = equal_arms.reason(list(arm.settings))
         return msgspec.structs.replace(journal.document, verdict="same", reason=reason, step=found.step), ""
     blocks_so_far = found.blocks.get(arm.key, [])
     pairs = pairs_of(blocks_so_far)
@@ -92,7 +94,8 @@ def compare_within(
     judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
     too_few = len(pairs) < min(FEWEST_BLOCKS, most)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
-        few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
+        num_blocks = f"{len(pairs)} block{' counts' if len(pairs) == 1 else 's count'}"
+        few = f"only {num_blocks}: {found.reason or 'the others were not whole'}"
         kept = concluded(comparison, found, arm.key, pairs, judgement) if pairs else comparison
         return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, arm.key, pairs, judgement), ""
@@ -118,6 +121,12 @@ def until_verdict(
             return
 
 
+def gains_nothing(key: str, blocks: Sequence[Block], margin: float) -> bool:
+    """Tell whether the blocks so far leave an arm no gain: more would only show how slow it is."""
+    ci = switching.estimate(key, blocks).ci if blocks else None
+    return ci is not None and ci[1] <= 1 + margin
+
+
 def _told(pairs: Sequence[Pair], num: int, unit: Unit, most: int, watcher: Watcher) -> int:
     """Tell the user of the blocks from number `num` on; return how many there are."""
     for number, pair in enumerate(pairs[num:], num + 1):
@@ -134,7 +143,14 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
     candidate's."""
     by_sample = counts_samples(blocks)
     firsts: dict[str, ArmName] = {"ABBA": "baseline", "BAAB": "candidate"}
-    return [Pair(firsts[block.order], *block.unit_s(by_sample=by_sample)) for block in blocks]
+    return [
+        Pair(
+            firsts[block.order],
+            *block.unit_s(by_sample=by_sample),
+            repeats=block.repeats(by_sample=by_sample),
+        )
+        for block in blocks
+    ]
 
 
 def concluded(

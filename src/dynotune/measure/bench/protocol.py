@@ -5,7 +5,7 @@ from pathlib import Path
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin, variants
-from dynotune.measure.bench import in_process
+from dynotune.measure.bench import equal_arms, in_process
 from dynotune.measure.bench.bench import Bench
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.bench.refusals import preflight
@@ -49,6 +49,7 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
     )  # raises UsageError for a number out of range
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
+    equal_arms.refuse_equal(run, request.candidate)
     facts = facts_of(run, request.candidate)
     wary = preflight(run, request.arms, facts)
     reason = in_process.why_not(request)

@@ -8,6 +8,7 @@ import msgspec
 
 from dynotune.measure.bench import in_process
 from dynotune.measure.bench.bench import ArmFailed, Bench
+from dynotune.measure.bench.equal_arms import EqualArms
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.bench.turns import NoPair, PairBench, take_turns
 from dynotune.measure.comparison import launched
@@ -49,6 +50,8 @@ def settle(bench: Bench, *, prior: Spread | None = None) -> Comparison:
             raise
         undecided = {"verdict": "undecided", "reason": error.message, "speedup": None, "ci": None}
         journal.keep(launched.stated(msgspec.structs.replace(journal.document, **undecided)))
+    except EqualArms as equal:
+        journal.update(verdict="same", reason=str(equal), within=False)
     except ArmFailed as failed:
         bench.summarise(failed=failed.arm, num_pairs=len(journal.document.pairs))
     return journal.document

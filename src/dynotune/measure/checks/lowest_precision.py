@@ -40,7 +40,7 @@ ARMS = {
 """In the order of trying: the precision that helps most often comes first, in case time runs out."""
 # Under another autocast, the program's own autocast stays on.
 OF_AUTOCAST = {"float32": "precision.autocast=off"}
-QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp8", "fp8-weights")}
+QUANTIZED = {str(kind): f"{QUANTIZE}={kind}" for kind in knobs.get(QUANTIZE).values}
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
 MOST_KEPT, NUM_SEEDS = 3, 3
 PATIENCE = 60.0, 10.0

@@ -6,13 +6,12 @@ Defects (a wrong kernel, an unsupported layout, gradients that underflow) change
 or to NaN.
 """
 
-import tomllib
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 
 import msgspec
 
 from dynotune import knobs
+from dynotune.schema.data_file import table
 from dynotune.schema.knob import Effect
 from dynotune.schema.setting import Setting
 
@@ -44,11 +43,15 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     redraws: bool = False
 
 
-_TABLE = tomllib.loads(files(__package__).joinpath("tolerance.toml").read_text("utf-8"))
-TOLERANCES = msgspec.convert(_TABLE["tolerances"], dict[str, Tolerance])
-BY_SETTING: dict[str, str] = _TABLE["by_setting"]
-BY_PRECISION: dict[str, str] = _TABLE["by_precision"]
-REDRAWS = frozenset[str](_TABLE["redraws"]["knobs"])
+class _Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file tolerance.toml. A knob's entry in the catalogue names the tolerance of its settings."""
+
+    tolerances: dict[str, Tolerance]
+    by_precision: dict[str, str]
+
+
+_TABLE = table(__package__, "tolerance.toml", _Tolerances)
+TOLERANCES, BY_PRECISION = _TABLE.tolerances, _TABLE.by_precision
 
 
 def guarded(settings: Iterable[Setting]) -> list[Setting]:
@@ -73,14 +76,14 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     `precision`: precision of the baseline, as the agent saw it; "" if unknown.
     """
     chosen = [one for one in settings if knobs.get(one.knob).effect == "numerics"]
-    names = [BY_SETTING.get(str(one)) or BY_SETTING.get(one.knob, "order") for one in chosen]
+    names = [knobs.get(one.knob).rounding_of(one.value) for one in chosen]
     found = [TOLERANCES[name] for name in [*names, BY_PRECISION.get(precision, "order")]]
     widest = max(found, key=lambda tolerance: tolerance.outputs)
     return msgspec.structs.replace(
         widest,
         first=max(tolerance.first for tolerance in found),
         later=max(tolerance.later for tolerance in found),
-        redraws=any(one.knob in REDRAWS for one in chosen),
+        redraws=any(knobs.get(one.knob).redraws for one in chosen),
     )
 
 

@@ -7,8 +7,6 @@ distance, and fresh pairs of an arm that blocks proved begin with the spread tha
 
 import functools
 import math
-import tomllib
-from importlib.resources import files
 
 import msgspec
 
@@ -21,6 +19,7 @@ from dynotune.schema.comparison import (
     Comparison,
     Spread,
 )
+from dynotune.schema.data_file import table
 
 FILE = "launched.toml"
 MOST_DF = 4
@@ -66,8 +65,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @functools.cache
 def rows() -> tuple[Launched, ...]:
     """Return the kept comparisons, in the order of the file."""
-    text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    return tuple(msgspec.convert(tomllib.loads(text), _Table).rows)
+    return tuple(table(__package__, FILE, _Table).rows)
 
 
 def offset_sd() -> float:
@@ -137,8 +135,10 @@ def proved(within: Comparison) -> Comparison:
     choose.
 
     Blocks whose baseline was never compared with a plain window only choose, too: such are those of dynotune
-    0.2.
+    0.2. An answer without a block, such as that of equal arms, rests on no time and stays as it is.
     """
+    if not within.pairs:
+        return within
     only_chooses = within.only_chooses or (
         "" if within.baseline_shift is not None else why_not_proof(None, "")
     )

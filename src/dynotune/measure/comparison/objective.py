@@ -11,8 +11,9 @@ from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.window_plan import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName, Unit, ValueUnit
 from dynotune.schema.errors import CannotRunHere, StatisticsError
+from dynotune.schema.events import Window
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
+from dynotune.schema.run import PERCENTILES, Objective, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
 NUM_BLOCKS = 10
@@ -24,6 +25,8 @@ def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
     - `throughput`: wall time of the window per sample or step, in seconds.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank;
         seconds.
+    - `call-latency-p99`: 99th percentile of the window's calls of outermost modules, or of the function that
+        the user named as the step, each until the device is done; of the slowest rank; seconds.
     - `time-to-first-step`: seconds from launch to the end of the slowest rank's first step, or to the awaited
         line.
     - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the process
@@ -40,7 +43,9 @@ def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
         case "throughput":
             found = summary.value_s(outcome, unit)
         case "latency-p99":
-            found = max(_p99_s(record, window) for record, window in _timed(outcome))
+            found = max(_p99_s(_step_times_s(record, window)) for record, window in _timed(outcome))
+        case "call-latency-p99":
+            found = max(_p99_s(_call_times_s(record)) for record, _ in _timed(outcome))
         case "time-to-first-step":
             found = _time_to_first_step_s(outcome)
         case "memory":
@@ -55,12 +60,13 @@ def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
 def interval(outcome: Outcome, objective: Objective, value: float) -> tuple[float, float]:
     """Return the 95% interval of a run's value over blocks of its window; the value itself where a run gives
     one number."""
-    if objective not in ("throughput", "latency-p99"):
+    if objective not in ("throughput", *PERCENTILES):
         return value, value
     record, window = max(_timed(outcome), key=lambda row: row[1].end_s - row[1].begin_s)
-    times_s = _step_times_s(record, window)
+    calls = objective == "call-latency-p99"
+    times_s = _call_times_s(record) if calls else _step_times_s(record, window)
     blocks = [position * NUM_BLOCKS // len(times_s) for position in range(len(times_s))]
-    if objective == "latency-p99":
+    if objective in PERCENTILES:
         return drawn_blocks.interval(
             times_s, blocks, lambda drawn: float(sorted(drawn)[_rank(len(drawn)) - 1])
         )
@@ -100,7 +106,7 @@ def refuse_impossible(run: RunSpec) -> None:
 
 def cautions(objective: Objective, window_steps: int) -> list[str]:
     """List cautions that follow from the objective itself, before anything is compared."""
-    if objective != "latency-p99":
+    if objective not in PERCENTILES:
         return []
     beyond = window_steps - _rank(window_steps)
     unseen = (
@@ -154,9 +160,18 @@ def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
     return found
 
 
-def _p99_s(record: Record, window: TimedWindow) -> float:
-    durations_s = sorted(_step_times_s(record, window))
-    return durations_s[_rank(len(durations_s)) - 1]
+def _p99_s(times_s: Sequence[float]) -> float:
+    return sorted(times_s)[_rank(len(times_s)) - 1]
+
+
+def _call_times_s(record: Record) -> list[float]:
+    window = record.last(Window)
+    if window is None or not window.call_s:
+        raise StatisticsError(
+            f"No call of a model was timed in {record.path}: name the function that serves a request with "
+            "--step-function."
+        )
+    return window.call_s
 
 
 def _step_times_s(record: Record, window: TimedWindow) -> list[float]:

@@ -10,6 +10,7 @@ import msgspec
 
 from dynotune.measure.comparison.looks import nominal_levels
 from dynotune.measure.comparison.schedule import looks
+from dynotune.measure.live.blocks import spread_of
 from dynotune.schema.comparison import (
     CONFIDENCE,
     MARGIN,
@@ -278,10 +279,11 @@ class _Fit(NamedTuple):
 def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = True) -> _Fit:
     n = len(pairs)
     y = [_log_ratio(pair) for pair in pairs]
-    if n < 2:
+    own = spread_of(y, [value for pair in pairs for value in pair.repeats])
+    if not y or (n < 2 and not own.df):
         return _Fit(n, y[0] if y else math.nan, tuple(y), _Error(math.nan, 0))
     center = math.fsum(y) / n
-    plain = _Error(math.sqrt(_variance([value - center for value in y], n - 1, seen) / n), n - 1 + seen.df)
+    plain = _Error(math.sqrt(_variance(own, seen) / n), own.df + seen.df)
     if not fits_order:
         return _Fit(n, center, tuple(y), plain)
     groups = {
@@ -293,16 +295,17 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = 
     adjusted = tuple(value - means[pair.first] + effect for value, pair in zip(y, pairs, strict=True))
     df, se = n - 2 + seen.df, math.nan
     if df > 0:
-        variance = _variance([value - effect for value in adjusted], n - 2, seen)
+        squares = math.fsum((value - effect) ** 2 for value in adjusted)
+        variance = _variance(Spread(squares / max(1, n - 2), n - 2), seen)
         se = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2
     return _Fit(n, effect, adjusted, plain, _Error(se, df))
 
 
-def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Return the variance of a log ratio, pooled from `seen` and the residuals, at least the residuals'
-    variance."""
-    own = math.fsum(value**2 for value in residuals)
-    return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
+def _variance(own: Spread, seen: Spread) -> float:
+    """Return the variance of a log ratio, pooled from `seen` and the pairs' own spread, at least the
+    latter."""
+    pooled = (own.df * own.variance + seen.df * seen.variance) / (own.df + seen.df)
+    return max(pooled, own.variance if own.df else 0.0)
 
 
 def _log_ratio(pair: Pair) -> float:
@@ -418,6 +421,8 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
                 raise StatisticsError(
                     f"Pair {number}: the {arm}'s time is {value} s, which is not a duration."
                 )
+        if not all(abs(repeat) <= _LARGEST_LOG for repeat in pair.repeats):
+            raise StatisticsError(f"Block {number}: two stretches of one arm differ beyond what steps can.")
         if abs(_log_ratio(pair)) > _LARGEST_LOG:
             raise StatisticsError(
                 f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."

@@ -42,8 +42,11 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def num_samples(self) -> int | None:
-        """Sum the samples of all ranks; None if a rank could not count them."""
-        counts = [window.num_samples for window in self.windows]
+        """Sum the samples of all ranks; None if a rank could not count them.
+
+        Of steps that draw from no loader, the inputs of the outermost module tell.
+        """
+        counts = [_num_samples(rank, rank.window) for rank in self.ranks if rank.window is not None]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
 
@@ -80,8 +83,21 @@ def value_s(outcome: Outcome, unit: Unit) -> float:
     return found.each(found.wall_s, unit)
 
 
+def _num_samples(rank: Process, window: TimedWindow) -> int | None:
+    if window.num_samples is None and rank.call_samples is not None:
+        return rank.call_samples * window.num_steps
+    return window.num_samples
+
+
 def unit(pilots: Sequence[Outcome]) -> Unit:
-    """Return `sample` if both pilots could count samples in every steady step, else `step`."""
+    """Return `sample` if both pilots could count samples in every steady step, else `step`.
+
+    Without a loader, samples are what the leading dimension of the model's inputs shows: of sequences, that
+    may be a length. It counts only if it differs between the pilots, whose steps then hold unequal work.
+    """
+    sizes = [[process.call_samples for process in measured(pilot.run).ranks] for pilot in pilots]
+    if all(size and None not in size for size in sizes) and len(set(map(tuple, sizes))) > 1:
+        return "sample"
     known = [
         all(step.num_samples is not None for step in record.steps[len(record.steps) // 2 :])
         for pilot in pilots

@@ -15,6 +15,7 @@ verdicts.
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
 from dynotune.measure.live.compilation import COLD_KEPT, compiles
 from dynotune.measure.live.delays import Delay, delay_tests
+from dynotune.measure.live.live_run import Join
 from dynotune.measure.live.machine import checked_facts, facts_of, refuse_another_machine, shared_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.readiness import FirstStep, Steadiness, steady_steps
@@ -37,6 +38,7 @@ __all__ = [
     "CompareRequest",
     "Delay",
     "FirstStep",
+    "Join",
     "Live",
     "NotRecorded",
     "Outcome",

@@ -13,12 +13,12 @@ from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.events import Window
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, Purpose, RunSpec
+from dynotune.schema.run import PERCENTILES, Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import Task, TimeWindow
 
-SYNCHRONISED = ("latency-p99", "time-to-first-step")
-"""Objectives that measure single steps; each step waits for the device."""
+SYNCHRONISED = (*PERCENTILES, "time-to-first-step")
+"""Objectives that measure single steps or calls; each waits for the device."""
 
 
 def run_settings(
@@ -37,6 +37,7 @@ def run_settings(
     enough: Enough = lambda records: False,
     results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
+    other_arm: Sequence[Setting] = (),
 ) -> Outcome:
     """Run the command under `settings` in the existing `folder`, until its window is complete or
     `enough(records)`.
@@ -49,6 +50,7 @@ def run_settings(
         whole_epochs: number of epochs in the window; 0 if it may end early, with a whole burst of batches.
         results: extra data to record with the steps, such as results or shapes.
         go_on: function that is called repeatedly during the run; an exception from it ends the run.
+        other_arm: settings of another arm, for which the agent looks without setting them.
 
     Raises:
         CommandFailed: the command ended with an error before the window was complete.
@@ -60,7 +62,13 @@ def run_settings(
     if window_steps is not None:
         # A percentile needs equally many steps of both arms.
         bursts = not whole_epochs and run.objective not in SYNCHRONISED
-        tasks = [TimeWindow(at_step=warmup_steps or 1, num_steps=window_steps, whole_bursts=bursts)]
+        window = TimeWindow(
+            at_step=warmup_steps or 1,
+            num_steps=window_steps,
+            whole_bursts=bursts,
+            times_calls=run.objective == "call-latency-p99",
+        )
+        tasks = [window]
         enough = _has_window
     launch = launch_plan(
         run,
@@ -79,6 +87,7 @@ def run_settings(
         memory=run.objective == "memory" and purpose == "measured",
         samples=purpose == "measured",
         run_to_end=run.run_to_end and results is None,
+        other_arm=other_arm,
     )
 
     def is_enough(records: list[Record]) -> bool:

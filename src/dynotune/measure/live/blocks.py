@@ -4,12 +4,16 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from dynotune.schema.comparison import Spread
 from dynotune.schema.events import Block, unit_s
 
 CONFIDENCE = 0.95
 # Lasting effects of a candidate show in the stretches without it: those after it differ from those before by
 # this.
 LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
+DIFFERENT = 0.25
+"""Level of the test of whether two estimates of a variance may be pooled: high, since pooling those that
+differ costs more than not pooling (Bancroft 1964)."""
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
@@ -21,6 +25,32 @@ def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
 
     spread = statistics.stdev(values) / math.sqrt(len(values))
     return statistics.fmean(values), spread, float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread
+
+
+def spread_of(values: Sequence[float], repeats: Sequence[float]) -> Spread:
+    """Return the variance of a block's log ratio, from how blocks differ and how stretches within them do.
+
+    An arm's two stretches in a block differ by noise alone. The log ratio of a block, a difference of two
+    means of two stretches, has half of the variance of such a difference, so that each counts as a degree of
+    freedom. Neighbours that resemble each other only make `repeats` larger than that. If the gain itself
+    differs from block to block, blocks differ by more, and nothing but blocks tells by how much.
+
+    Args:
+        values: log ratio of each block. repeats: `Block.repeats` of all of them.
+    """
+    df, own = len(values) - 1, statistics.variance(values) if len(values) > 1 else 0.0
+    within = Spread(math.fsum(value**2 for value in repeats) / 2 / max(1, len(repeats)), len(repeats))
+    if not within.df or (df and _differ_by_more(own, df, within)):
+        return Spread(own, df)
+    pooled = (df * own + within.df * within.variance) / (df + within.df)
+    return Spread(max(own, pooled), df + within.df)
+
+
+def _differ_by_more(own: float, df: int, within: Spread) -> bool:
+    """Tell whether blocks differ by more than the noise within them explains (F test)."""
+    from scipy.special import fdtri
+
+    return own > float(fdtri(df, within.df, 1 - DIFFERENT)) * within.variance
 
 
 def counts_samples(blocks: Sequence[Block]) -> bool:

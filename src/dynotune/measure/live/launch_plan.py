@@ -11,7 +11,7 @@ from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
 from dynotune.measure.live import trackers
 from dynotune.measure.live.machine import facts_of_arm
-from dynotune.schema import private
+from dynotune.schema import private, redaction
 from dynotune.schema.errors import may_fail
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
@@ -76,6 +76,7 @@ def launch_plan(
     memory: bool = False,
     samples: bool = False,
     run_to_end: bool | None = None,
+    other_arm: Sequence[Setting] = (),
 ) -> LaunchPlan:
     """Plan how to launch `run` under `settings` in the run folder `folder`.
 
@@ -88,6 +89,8 @@ def launch_plan(
         samples: sample the machine once torch is imported or a step made; with `times_start` or `memory`,
             from launch.
         run_to_end: overrides `RunSpec.run_to_end` unless None.
+        other_arm: settings of another arm, for which the agent looks; secrets, which no plan holds, are left
+            out.
 
     Raises UsageError, CannotRunHere: as for `launch.process.environment.build`.
     """
@@ -104,6 +107,7 @@ def launch_plan(
         env["DYNOTUNE_BYTECODE"] = str(_bytecode_folder())
         kept.append(_bytecode_folder())
     facts = facts_of_arm(run, settings, facts)
+    others = environment.build(other_arm, env, run_dir=None, facts=facts)[1]
     env, planned = environment.build(settings, env, run_dir=folder, facts=facts)
     return LaunchPlan(
         id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
@@ -116,6 +120,7 @@ def launch_plan(
         plan=msgspec.structs.replace(
             plan,
             settings=planned,
+            other_arm=[one for one in others if one.value != redaction.MARK],
             step_function=run.step_function,
             phase=run.phase,
             seed=run.seed,

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from dynotune import probe
-from dynotune.launch import Exit, Launched, Seed, start
+from dynotune.launch import Exit, Launched, Seed, Started, start
 from dynotune.launch.process import processes, revision
 from dynotune.launch.records import Record, Records, TaskPage, summarise
 from dynotune.measure.live import ready_line
@@ -41,6 +41,7 @@ PLANNED = -1
 """Number of the first task of the plan; tasks that are ordered later count from 1."""
 
 Enough = Callable[[list[Record]], bool]
+Join = Callable[[Path], Started]
 R = TypeVar("R", bound=TaskResult)
 
 
@@ -71,11 +72,12 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         launch: command, environment and plan.
         folder: existing run folder.
         limit_s: time limit (s) of the whole run.
+        join: joins a program that runs already, given the run folder; None starts the command.
 
-    Raises UsageError, CannotRunHere: as for `launch.start` and `TaskPage`.
+    Raises UsageError, CannotRunHere: as for `launch.start` and `TaskPage`, or as `join` does.
     """
 
-    def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float) -> None:
+    def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float, join: Join | None = None) -> None:
         self.launch, self.folder, self.limit_s = launch, folder, limit_s
         document.write(folder / "plan.json", launch.plan, to_agent=True)
         self._page = TaskPage(folder) if launch.plan.live else None
@@ -87,18 +89,9 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self._wall_s: float | None = None
         self._ready_s: float | None = None
         self._ready_at_exit = False
+        self._launched: Started
         try:
-            self._launched: Launched = start(
-                launch.command,
-                env=launch.env,
-                cwd=launch.cwd,
-                run_dir=folder,
-                capture=True,
-                sandbox="auto" if launch.sandbox else "none",
-                keep=launch.keep,
-                seed=_seed(launch, folder),
-                nice=launch.nice,
-            )
+            self._launched = _started(launch, folder) if join is None else join(folder)
         except BaseException:
             self._close_page()
             raise
@@ -365,6 +358,20 @@ class Order:
             self._asked_again = True
             self._page.ask_again()
         return f"the program made no step for {waited_s:.0f} s" if waited_s > STALL_S else ""
+
+
+def _started(launch: LaunchPlan, folder: Path) -> Launched:
+    return start(
+        launch.command,
+        env=launch.env,
+        cwd=launch.cwd,
+        run_dir=folder,
+        capture=True,
+        sandbox="auto" if launch.sandbox else "none",
+        keep=launch.keep,
+        seed=_seed(launch, folder),
+        nice=launch.nice,
+    )
 
 
 def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:

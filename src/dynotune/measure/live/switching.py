@@ -5,6 +5,7 @@ A candidate needs no start there, and differences between processes affect candi
 """
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from dynotune import knobs
 from dynotune.launch import error_line
 from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift
-from dynotune.measure.live.blocks import CONFIDENCE, counts_samples, mean_of, why_left_behind
+from dynotune.measure.live.blocks import CONFIDENCE, counts_samples, spread_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import BaselineShift
@@ -73,17 +74,22 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
     """Return the estimate from a candidate's blocks; each block gives the log of baseline time over candidate
     time.
 
-    The time is per sample if every stretch has its samples, else per step. The interval is Student's t over
-    the blocks.
+    The time is per sample if every stretch has its samples, else per step. The interval is Student's t of the
+    blocks and their stretches.
 
-    Raises statistics.StatisticsError: there are fewer than two blocks.
+    Raises statistics.StatisticsError: there is no block, or one whose arms have one stretch each.
     """
-    from scipy.special import stdtr
+    from scipy.special import stdtr, stdtrit
 
     by_sample = counts_samples(blocks)
     values = [math.log(a_s / b_s) for a_s, b_s in (block.unit_s(by_sample=by_sample) for block in blocks)]
-    mean, spread, reach = mean_of(values)
-    p = float(stdtr(len(values) - 1, -mean / spread)) if spread else float(mean <= 0)
+    mean = statistics.fmean(values)
+    noise = spread_of(values, [value for block in blocks for value in block.repeats(by_sample=by_sample)])
+    if not noise.df:
+        raise statistics.StatisticsError("one block of two stretches shows no noise")
+    error = math.sqrt(noise.variance / len(values))
+    reach = float(stdtrit(noise.df, (1 + CONFIDENCE) / 2)) * error
+    p = float(stdtr(noise.df, -mean / error)) if error else float(mean <= 0)
     return Estimate(
         arm=key,
         against="",

@@ -9,11 +9,12 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, Order, has_answered
+from dynotune.measure.live.live_run import PLANNED, Answer, Join, LiveRun, Order, has_answered
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.placement import is_steady, recent_step_s
 from dynotune.measure.live.readiness import RESTLESS_S, UntilStep, steady_steps
 from dynotune.measure.live.request import Watcher
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import LIMIT_S, Plan, RunSpec
 from dynotune.schema.task import Task
@@ -38,6 +39,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         limit_s: time limit (s) of each live run.
         observe: whether to record the state of the process.
         cache_folder: folder of compile and kernel caches; None keeps the user's.
+        join: joins a program that runs already, which can be done once; None starts the command.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         limit_s: float | None = None,
         observe: bool = False,
         cache_folder: Path | None = None,
+        join: Join | None = None,
     ) -> None:
+        self._join = join
         self._run, self._watcher, self._facts = run, watcher, facts
         self._label, self._observe = label, observe
         self._cache_folder = cache_folder
@@ -93,8 +97,10 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
             self.live.end()
             self.live.__exit__(None, None, None)
             self.live = None
+        if self._join is not None and self.launch is not None:
+            raise CannotRunHere("The program has ended, and dynotune did not start it.", hint="")
         folder = new_run_folder(self._run.base)
-        if self.launch is None:
+        if self.launch is None and self._join is None:
             cautions.say_where(self._run, folder, self._watcher)
         self.launch = launch_plan(
             self._run,
@@ -109,11 +115,11 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
                 live=True,
                 note_events=True,
                 observe=self._observe,
-                frames=MOST_FRAMES if self._observe else 0,
+                frames=MOST_FRAMES if self._observe and self._join is None else 0,
             ),
         )
         self._is_known_steady, self.step_s = False, 0.0
-        self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
+        self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s, join=self._join)
         return self.live
 
     def order(self, place: Place, *, limit_s: float | None = None) -> Order | None:
@@ -152,7 +158,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
             answer = live.answer(order)
             if not answer.reason or not answer.at_exit:
                 return answer
-        if not self.ended_well:
+        if not self.ended_well or self._join is not None:
             return live.answer_at_end()
         records, self.whole_s = live.records(), live.outcome().run.wall_s
         task = within(records[0])

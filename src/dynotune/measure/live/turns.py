@@ -46,7 +46,7 @@ PLAIN_STRETCHES = 2  # length of the plain window, if the live run has none yet
 MOST_STRETCHES_AN_EPOCH = 4  # if epochs take at most this many stretches, a stretch contains whole epochs
 # A candidate that ends the program with an error also ends the others' turns; they begin again without it.
 MOST_CRASHES = 2
-FEWEST_BLOCKS = 3
+FEWEST_BLOCKS = 2
 LEAST_S = 5.0  # a start and a block of a candidate together take longer than this
 _BY_ARM = ("blocks", "given_up", "codes", "blamed", "unsuited", "results", "shifts")
 

@@ -17,7 +17,7 @@ from dynotune.measure.live.readiness import steady_steps
 from dynotune.measure.live.window_length import MAX_WINDOW_S, MIN_WINDOW_STEPS, window_length
 from dynotune.schema.errors import CannotRunHere, TooFewSteps
 from dynotune.schema.events import CycleFound, ProcessExited, Window
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import PERCENTILES, RunSpec
 
 # The step is recognised some events into the run; the window begins after that in every run.
 ROOM_STEPS = 2
@@ -118,7 +118,7 @@ def plan_window(
         fewest = fewest_steps(run, step_s)
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
         # A percentile gains from more steps, if they do not take too long.
-        telling = P99_STEPS if run.objective == "latency-p99" else 0
+        telling = P99_STEPS if run.objective in PERCENTILES else 0
         wanted = max(telling, num_ahead, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(
@@ -193,7 +193,7 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
 
 def fewest_steps(run: RunSpec, step_s: float) -> int:
     """Return the smallest number of steps that the objective needs, if the program runs so many."""
-    if run.objective == "latency-p99":
+    if run.objective in PERCENTILES:
         return FEW_P99_STEPS
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
@@ -213,7 +213,7 @@ def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
 def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
     """Raise CannotRunHere if a window as short as this shows nothing."""
     would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
-    if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
+    if run.objective in PERCENTILES and window.num_steps < LEAST_P99_STEPS:
         few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest step, which says little."
         instead = "choose another --objective"
     elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:

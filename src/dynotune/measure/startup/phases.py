@@ -1,7 +1,7 @@
 """Divide the time of a start into phases, such as imports, building the model, and compiling."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dynotune.launch.records import Record
 from dynotune.schema.events import (
@@ -13,7 +13,7 @@ from dynotune.schema.events import (
     StartSpan,
 )
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import PHASES, Compiled, Phase, Span
+from dynotune.schema.startup import PHASES, Compiled, Phase, Span, SpanPhase
 
 NUM_IMPORTS = 5
 COVERED: dict[str, tuple[Phase, ...]] = {
@@ -28,18 +28,16 @@ LEAST_LAUNCHER_S = 0.02
 """The kernel records a process's start in hundredths of a second."""
 
 
-def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
-    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the
-    instant.
+def innermost(
+    spans: Iterable[Span], begin_s: float, end_s: float
+) -> Iterator[tuple[float, float, Span | None]]:
+    """Cut the time from `begin_s` to `end_s` into pieces, each with the latest-begun span around it; None
+    outside spans.
 
-    Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
-
-    Returns:
-        Seconds by phase, always with `other`; their sum is `end_s - begin_s`.
+    Spans may nest, overlap, repeat, and extend beyond the ends.
     """
     waiting = sorted((span for span in spans if span.end_s > span.begin_s), key=lambda span: span.begin_s)
     edges = {edge for span in waiting for edge in (span.begin_s, span.end_s) if begin_s < edge < end_s}
-    found: dict[Phase, float] = {"other": 0.0}
     around: list[Span] = []
     at_span = 0
     for at_s, until_s in itertools.pairwise(sorted({begin_s, end_s} | edges)):
@@ -48,8 +46,19 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
             at_span += 1
         around = [span for span in around if span.end_s > at_s]
         # If spans begin together, the shorter one is inside.
-        innermost = max(around, key=lambda span: (span.begin_s, -span.end_s), default=None)
-        phase: Phase = "other" if innermost is None else innermost.phase
+        yield at_s, until_s, max(around, key=lambda span: (span.begin_s, -span.end_s), default=None)
+
+
+def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[SpanPhase, float]:
+    """Divide the time from `begin_s` to `end_s` by the phases of `innermost`; time outside all spans is
+    `other`.
+
+    Returns:
+        Seconds by phase, always with `other`; their sum is `end_s - begin_s`.
+    """
+    found: dict[SpanPhase, float] = {"other": 0.0}
+    for at_s, until_s, span in innermost(spans, begin_s, end_s):
+        phase: SpanPhase = "other" if span is None else span.phase
         found[phase] = found.get(phase, 0.0) + until_s - at_s
     return found
 
@@ -67,7 +76,7 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
         return unknown("this process was not watched from its start")
     spans = _spans(record)
     shared = split(
-        [*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s
+        [*spans, *before(record, launched_s, begun_s), *first_step(record, end_s)], launched_s, end_s
     )
     # The first step's wait for its batch is known in length but not in time; it is subtracted from the step's
     # own time.
@@ -118,7 +127,7 @@ def _spans(record: Record) -> list[Span]:
     return found
 
 
-def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
+def before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
     """Return the times before the agent's first line: before the process began, and in the interpreter."""
     created = record.last(ProcessCreated)
     if created is not None and launched_s + LEAST_LAUNCHER_S < created.started_s < begun_s:
@@ -127,7 +136,8 @@ def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
     return [Span("interpreter", launched_s, begun_s)]
 
 
-def _first_step(record: Record, end_s: float) -> list[Span]:
+def first_step(record: Record, end_s: float) -> list[Span]:
+    """Return the span of the first step, which ended at `end_s`; none if no step was found."""
     begin_s = record.begin_s
     if begin_s is None or not record.steps:
         return []

@@ -2,18 +2,25 @@
 set it."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 
+import msgspec
+
 from dynotune.probe.sources.counters import PARENT, stat_fields
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Facts, Unknown
 
-_TABLE: dict[str, dict[str, str]] = tomllib.loads(
-    files(__package__).joinpath("environment.toml").read_text("utf-8")
-)
-NAMES, PREFIXES = _TABLE["names"], _TABLE["prefixes"]
+
+class _Variables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file environment.toml."""
+
+    names: dict[str, str]
+    prefixes: dict[str, str]
+
+
+_TABLE = table(__package__, "environment.toml", _Variables)
+NAMES, PREFIXES = _TABLE.names, _TABLE.prefixes
 """Names and prefixes of variables, and why they matter. Named variables are always reported, as None if not
 set.
 """

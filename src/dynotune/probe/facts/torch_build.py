@@ -5,12 +5,13 @@ reports the architectures if `ask` cannot read them.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from dynotune.probe.sources.interpreter import MARK, answer
+from dynotune.schema.data_file import table
 from dynotune.schema.facts import Facts, Unknown
 
 TIMEOUT_S = 60.0
@@ -33,9 +34,15 @@ NAMES = (
 """Facts that `ask` always answers; in addition, `package.NAME` for each installed package of
 packages.toml."""
 
-_PACKAGES: dict[str, list[str]] = tomllib.loads(
-    files(__package__).joinpath("packages.toml").read_text("utf-8")
-)
+
+class _Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file packages.toml."""
+
+    names: list[str]
+    prefixes: list[str]
+
+
+_PACKAGES = table(__package__, "packages.toml", _Packages)
 
 # Runs on any Python since 3.8. The working directory is first removed from the path: the command would not
 # import a folder `torch` or `json` in it, since the command's own folder comes first on its path.
@@ -157,7 +164,7 @@ facts_of_packages = packages()
 facts.update({"package." + name: version for name, version in facts_of_packages.items()})
 ask_torch()
 reply()
-""".replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))  # noqa: E501
+""".replace("PACKAGES", repr(_PACKAGES.names)).replace("PREFIXES", repr(tuple(_PACKAGES.prefixes)))  # noqa: E501
 )
 
 # The flags themselves: `torch.cuda.get_arch_list` reports them only if a GPU works.

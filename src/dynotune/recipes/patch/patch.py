@@ -103,12 +103,14 @@ def _parsed(entry: Path, root: Path, cwd: Path) -> tuple[list[SourceFile], list[
 
     Raises CannotRunHere: the entry cannot be edited.
     """
-    from dynotune.recipes.patch.source import NoPlace, SourceFile
+    from dynotune.recipes.patch.source import MOST_NODES, NoPlace, SourceFile
 
     sources, unread = list[SourceFile](), list[str]()
+    left = MOST_NODES
     for file in files_of(entry, root, cwd):
         try:
-            sources.append(SourceFile(file, file.relative_to(root).as_posix()))
+            sources.append(SourceFile(file, file.relative_to(root).as_posix(), left))
+            left -= sources[-1].num_nodes
         except NoPlace as error:
             if file == entry:
                 raise CannotRunHere(f"There is no patch: {error.message}.") from error

@@ -1,13 +1,14 @@
 """Find the Python files that a command runs and that belong to the user."""
 
 import ast
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dynotune.schema import untrusted
 from dynotune.schema.errors import CannotRunHere
 
-LARGEST_BYTES = 1 << 22
+LARGEST_BYTES = 1 << 20
 """Largest file of Python that is read, in bytes."""
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "lightning")
 _MOST_FILES = 2000
@@ -66,8 +67,9 @@ def _is_own(file: Path, root: Path) -> bool:
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
     """Yield each imported module's dotted name, and how many folders above the file it is relative to."""
     try:
-        tree = ast.parse(untrusted.read(file, LARGEST_BYTES))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(untrusted.read(file, LARGEST_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

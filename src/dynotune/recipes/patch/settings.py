@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
-from typing import Any
 
 import libcst as cst
 
@@ -44,12 +41,11 @@ from dynotune.schema.knob import (
     Module,
     Preload,
     Revision,
+    TrainerArgument,
+    by_value,
 )
 from dynotune.schema.setting import UNSET, Setting
 
-FRAMEWORKS: dict[str, dict[str, dict[str, object]]] = tomllib.loads(
-    files(__package__).joinpath("frameworks.toml").read_text("utf-8")
-)
 _ALIASES = {
     "lightning.Trainer": ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
     "transformers.TrainingArguments": (
@@ -67,10 +63,6 @@ _LOADER = "torch.utils.data.DataLoader"
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _OFF = ("None", "False", "0", "null", "false")
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-_LAST_WORD = {
-    "matmul.fp32_precision": ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.fp32_precision")
-}
-"""Attributes of torch that overrule a setting where the program sets them later."""
 
 
 @dataclass
@@ -153,8 +145,8 @@ class Places:
     def _of_trainer(self, setting: Setting) -> list[str]:
         """Set the argument of a trainer that does what the setting does; [] without such a trainer."""
         places: list[str] = []
-        for target, entry in FRAMEWORKS.get(setting.knob, {}).items():
-            argument, aliases = str(entry["argument"]), _ALIASES[target]
+        for target, entry in knobs.get(setting.knob).trainers.items():
+            argument, aliases = entry.argument, _ALIASES[target]
             for file, call, _ in self._calls(aliases):
                 text = _passed(entry, setting, file.place(call))
                 self._refuse_beside(entry, _arguments(file, call, entry), file.place(call))
@@ -173,16 +165,16 @@ class Places:
                     )
         return places
 
-    def _refuse_beside(self, entry: Mapping[str, Any], given: Mapping[str, str], place: str) -> None:
+    def _refuse_beside(self, entry: TrainerArgument, given: Mapping[str, str], place: str) -> None:
         """Raise NoPlace where a trainer's other arguments disagree with the one to set."""
-        argument = entry["argument"]
-        for other in entry.get("beside", ()):
+        argument = entry.argument
+        for other in entry.beside:
             if given.get(other, "None") not in _OFF:
                 raise NoPlace(f"{place}: transformers refuses {argument} beside {other}={given[other]}")
-        for knob, other in entry.get("needs", {}).items():
+        for knob, other in entry.needs.items():
             if self.chosen.get(knob, given.get(other, "None")) in (0, *_OFF):
                 raise NoPlace(f"{place}: transformers refuses {argument} without {other}")
-        replaces = entry.get("replaces")
+        replaces = entry.replaces
         if replaces and argument in given and given[argument].strip("'\"") not in replaces:
             raise NoPlace(f"{place}: {argument}={given[argument]} is another optimizer")
 
@@ -305,7 +297,7 @@ class Places:
                 if not isinstance(node, cst.Assign):
                     continue
                 targets = set[str]().union(*(file.qualified(target.target) for target in node.targets))
-                if not targets & set(_LAST_WORD.get(setting.knob, ())):
+                if not targets & set(knobs.get(setting.knob).overruled_by):
                     continue
                 if (file.code(node.value), setting.value) not in (("True", "high"), ("False", "highest")):
                     raise NoPlace(f"{file.place(node)}: `{file.code(node)}` has the last word")
@@ -414,27 +406,26 @@ class Places:
         return statements.around_calls(self.files, header, with_loss=True)
 
 
-def _passed(entry: Mapping[str, object], setting: Setting, place: str) -> str:
+def _passed(entry: TrainerArgument, setting: Setting, place: str) -> str:
     """Return the text of Python that a trainer's argument gets. Raises NoPlace: it has none for this
     value."""
-    values = entry.get("values")
-    if not isinstance(values, dict):
+    if not entry.values:
         return repr(setting.value)
-    named = str(setting.value).lower() if isinstance(setting.value, bool) else str(setting.value)
-    if named not in values:
-        raise NoPlace(f"{place}: {entry['argument']} has no value for {setting}")
-    return str(values[named])
+    passed = by_value(entry.values, setting.value)
+    if not passed:
+        raise NoPlace(f"{place}: {entry.argument} has no value for {setting}")
+    return passed
 
 
-def _arguments(file: SourceFile, call: cst.Call, entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments of a trainer on which an entry of `FRAMEWORKS` depends, as text.
+def _arguments(file: SourceFile, call: cst.Call, entry: TrainerArgument) -> dict[str, str]:
+    """Return the arguments of a trainer on which one of them depends, as text.
 
     Raises NoPlace: as `argument_of`.
     """
     names = [
-        *entry.get("beside", ()),
-        *entry.get("needs", {}).values(),
-        *([entry["argument"]] if "replaces" in entry else []),
+        *entry.beside,
+        *entry.needs.values(),
+        *([entry.argument] if entry.replaces else []),
     ]
     given = {name: argument_of(file, call, name) for name in names}
     return {name: file.code(arg.value) for name, arg in given.items() if arg is not None}

@@ -55,6 +55,7 @@ from dynotune.text import words
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
 """Evidence of a cause beyond this is in the JSON."""
+VIEWER = "https://ui.perfetto.dev: Open trace file"
 T = TypeVar("T")
 _total = attrgetter("total_s")
 ALIGNED = {
@@ -111,6 +112,7 @@ def _head(summary: TraceSummary) -> list[tuple[str, Phrase | Lines]]:
         ("trace", Lines((*files[:NUM_OF_A_MACHINE], *more))),
         ("recorded", recorded(summary)),
         *([("window", window(summary))] if summary.window_s is not None else []),
+        *([("viewer", VIEWER)] if any(file.endswith((".json", ".json.gz")) for file in files) else []),
     ]
 
 

@@ -22,6 +22,7 @@ from dynotune.schema.events.batches import BatchesFetched, BatchesPinned
 from dynotune.schema.events.frames import FramesDone
 from dynotune.schema.events.process import (
     AgentError,
+    AgentLeft,
     CompilationBegun,
     CycleFound,
     EnvironmentChanged,
@@ -35,7 +36,14 @@ from dynotune.schema.events.process import (
     SettingsReadBack,
     TorchImported,
 )
-from dynotune.schema.events.start import CompilerCounted, ProcessCreated, RootMet, StartCovered, StartSpan
+from dynotune.schema.events.start import (
+    CompilerCounted,
+    ProcessCreated,
+    RootMet,
+    StacksSampled,
+    StartCovered,
+    StartSpan,
+)
 from dynotune.schema.events.state import Moments, StateRead
 from dynotune.schema.events.tasks import (
     AllocationsRecorded,
@@ -71,6 +79,7 @@ TaskResult = (
 Event = (
     TaskResult
     | AgentError
+    | AgentLeft
     | ArmGivenUp
     | ArmResults
     | ArmSwitched
@@ -92,6 +101,7 @@ Event = (
     | RootMet
     | SettingPutBack
     | SettingsReadBack
+    | StacksSampled
     | StartCovered
     | StartSpan
     | StateRead
@@ -119,6 +129,7 @@ def kind_of(raw: bytes) -> type[Event] | None:
 __all__ = [
     "KINDS",
     "AgentError",
+    "AgentLeft",
     "AllocationsRecorded",
     "ArmGivenUp",
     "ArmResults",
@@ -155,6 +166,7 @@ __all__ = [
     "SettingPutBack",
     "SettingsReadBack",
     "ShapesCounted",
+    "StacksSampled",
     "StartCovered",
     "StartSpan",
     "StateRead",

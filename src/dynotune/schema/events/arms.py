@@ -3,6 +3,7 @@ task."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -53,6 +54,14 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="a
     def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
         """Return seconds per sample, or per step, of the baseline and of the candidate."""
         return unit_s(self.baseline, by_sample=by_sample), unit_s(self.candidate, by_sample=by_sample)
+
+    def repeats(self, *, by_sample: bool) -> tuple[float, ...]:
+        """Return the log ratio of an arm's first stretch to its second, of each arm that has two."""
+        return tuple(
+            math.log(unit_s(two[:1], by_sample=by_sample) / unit_s(two[1:], by_sample=by_sample))
+            for two in (self.baseline, self.candidate)
+            if len(two) == 2
+        )
 
 
 def unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:

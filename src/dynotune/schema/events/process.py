@@ -22,7 +22,7 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     """A Python process of the command began, or replaced itself by another program.
 
     `python`: its version. `rank`, `world_size`: from the environment; None if the environment does not have
-        them.
+        them. `late`: whether the agent came to a program that ran already.
     """
 
     pid: Int | None = None
@@ -32,6 +32,13 @@ class ProcessBegun(_Event, frozen=True, kw_only=True, tag="process"):
     python: str = ""
     rank: Int | None = None
     world_size: Int | None = None
+    late: bool = False
+
+
+class AgentLeft(_Event, frozen=True, kw_only=True, tag="left"):
+    """The agent has left a program that goes on. `stay`: covers that the program itself has covered since."""
+
+    stay: list[str] = []
 
 
 class TorchImported(_Event, frozen=True, kw_only=True, tag="torch"):
@@ -62,6 +69,8 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
         begin_s: begin of the first step (s, CLOCK_MONOTONIC).
         num_steps: number of steps that had ended when the cycle was found.
         num_superseded: number of steps recorded before that turned out to be no steps.
+        call_samples: number of samples of a step without a loader, by the leading dimension of its outermost
+            module's inputs; None if that varies from step to step.
         stacks_by: number of the signal on which the program writes its threads' stacks; None if it writes
             none.
         rank, world_size: from the process group; None without one.
@@ -73,6 +82,7 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
     begin_s: float | None = None
     num_steps: Count = 0
     num_superseded: Count | None = None
+    call_samples: Count | None = None
     stacks_by: Int | None = None
     rank: Int | None = None
     world_size: Int | None = None
@@ -99,9 +109,13 @@ class MemoryPeaks(_Event, frozen=True, kw_only=True, tag="memory"):
 
 
 class SettingsReadBack(_Event, frozen=True, kw_only=True, tag="readback"):
-    """The state of each setting of the run."""
+    """The state of each setting of the run.
+
+    `already`: knobs of another arm's settings that the process has of its own accord.
+    """
 
     settings: list[Readback] = []
+    already: list[str] = []
 
 
 class SettingPutBack(_Event, frozen=True, kw_only=True, tag="setting_put_back"):
@@ -127,10 +141,14 @@ class AgentError(_Event, frozen=True, kw_only=True, tag="error"):
 
 
 class ProcessExited(_Event, frozen=True, kw_only=True, tag="exit"):
-    """The interpreter ended normally. `num_events`: number of draws, calls and updates, among which steps are
-    found."""
+    """The interpreter ended normally.
+
+    `num_events`: number of draws, calls and updates, among which steps are found. `at_s`: when the program's
+    exit handlers had run (CLOCK_MONOTONIC); None in older records.
+    """
 
     num_events: Count = 0
+    at_s: float | None = None
 
 
 class NotModelled(_Event, frozen=True, kw_only=True, tag="not_modelled"):

@@ -35,6 +35,28 @@ class StartSpan(Span, frozen=True, tag_field="event", tag="span"):
     """A part of the start ended. `name`: for an import, the module's."""
 
 
+class StacksSampled(_Event, frozen=True, kw_only=True, tag="stacks"):
+    """Stacks of the main thread, sampled since the last event of this kind.
+
+    Args:
+        begin_s: end of the last sample before; `frames`, `stacks` continue those of earlier events.
+        frames, texts: places in the code, as `Place.function`, each with the text of its line if the line
+            matters.
+        own: numbers of the frames of the program's own code; `makes_data`: of constructors of data sets.
+        stacks: numbers of frames, the outermost first.
+        seen: end of each sample (s, CLOCK_MONOTONIC), number of its stack, and 1 if a model that trains was
+            in evaluation mode.
+    """
+
+    begin_s: float
+    frames: list[str] = []
+    texts: list[str] = []
+    own: list[Int] = []
+    makes_data: list[Int] = []
+    stacks: list[list[Int]] = []
+    seen: list[tuple[float, Int, Int]] = []
+
+
 class CompilerCounted(_Event, frozen=True, kw_only=True, tag="compiled"):
     """Counts of torch.compile when the start ended.
 

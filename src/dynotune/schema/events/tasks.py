@@ -23,8 +23,9 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Window(TimedWindow, frozen=True, kw_only=True, tag_field="event", tag="window"):
-    """A window of steps was timed."""
+    """A window of steps was timed. `call_s`: seconds of each call in it, if the task asked for calls."""
 
+    call_s: list[float] = msgspec.field(default_factory=list)
     task: Int | None = None
     done_s: float | None = None
     rank: Int | None = None

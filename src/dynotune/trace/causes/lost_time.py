@@ -25,7 +25,7 @@ class LostTime:
         lost_ns: lost nanoseconds, as docs/reference/trace.md defines them for each cause.
         evidence: the figures from which the lost time follows.
         work_ns: nanoseconds of `lost_ns` in which the device worked, for causes that also include idle time.
-        claim: one sentence on the cause, without the figure; "" for the sentence in ranking.toml.
+        claim: one sentence on the cause, without the figure; "" for the sentence in causes.toml.
     """
 
     id: str

@@ -1,12 +1,11 @@
 """Rank the causes of lost time, and write the verdict in one sentence. docs/reference/trace.md defines the
 ranking."""
 
-import tomllib
 from collections.abc import Sequence
-from importlib.resources import files
 
 import numpy as np
 
+from dynotune.schema.causes import CAUSES
 from dynotune.schema.trace_summary import (
     RANK_PHASES,
     Cause,
@@ -31,12 +30,6 @@ MIN_SHARE = 0.01
 """Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between
 steps."""
 
-_WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
-_IDLE = _WORDS["idle"]
-_WORK = _WORDS["work"]
-_CLAIMS = _WORDS["claims"]
-"""Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a
-cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
@@ -71,7 +64,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
                 id=cause,
                 lost_s=lost_ns / 1e9,
                 share=lost_ns / facts.window_ns,
-                claim=losses[0].claim or _CLAIMS[cause],
+                claim=losses[0].claim or CAUSES[cause].claim,
                 where=where,
                 evidence=[line for loss in losses for line in loss.evidence] + suffix,
                 work_s=sum(loss.work_ns for loss in losses) / 1e9,
@@ -164,9 +157,9 @@ def verdict(
         )
     # Needless work matters only if the device is busy; for an idle device the verdict names a cause of idle
     # time.
-    of_idle = [cause for cause in ranked if cause.id in _IDLE]
+    of_idle = [cause for cause in ranked if CAUSES[cause.id].lost == "idle"]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
-    kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
+    kind = "the largest loss is" if CAUSES[first.id].lost == "idle" else "the largest cost is"
     if first is not ranked[0]:
         kind = "the largest part of its idle time went to"
     return f"The device worked for {percent(busy)} of the time ({span}); {kind} {_in_words(first)}."
@@ -174,7 +167,7 @@ def verdict(
 
 def _in_words(cause: Cause) -> str:
     where = _words(cause.where)
-    return f"{(_IDLE | _WORK)[cause.id]}{f' at {where}' if where else ''}, {percent(cause.share)}"
+    return f"{CAUSES[cause.id].words}{f' at {where}' if where else ''}, {percent(cause.share)}"
 
 
 def _span(facts: RankFacts) -> str:

@@ -61,7 +61,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
     launched = device.launch[device.launch != UNKNOWN]
     to_device = uploads(timeline) & (device.launch != UNKNOWN)
     return Sequence(
-        rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device])
+        rows, num_inside(timeline, rows, launched), num_inside(timeline, rows, device.launch[to_device])
     )
 
 
@@ -107,7 +107,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
         reads = _matches(timeline, sequence.rows, _READS) & (sequence.num_queued == 0)
         waits = np.flatnonzero(waiting & (host.thread == thread))
         own = copying[host.thread[copying] == thread]
-        copies = _num_inside(timeline, sequence.rows, own) > 0
+        copies = num_inside(timeline, sequence.rows, own) > 0
         for call in own.tolist():
             at = int(np.searchsorted(host.start_ns[sequence.rows], host.start_ns[call], side="right"))
             while at < len(sequence.rows) and copies[at]:
@@ -125,7 +125,7 @@ def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArra
     return told_by_name(timeline.names, timeline.host.name[rows], pattern.match)
 
 
-def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
+def num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
     """Count the calls `inner` that begin inside each span of `rows`; the spans are of one thread and do not
     overlap."""
     host = timeline.host

@@ -1,22 +1,43 @@
 """Classify kernels by name: the kind of work, and whether the kernel uses tensor cores."""
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.schema.data_file import table
 from dynotune.schema.trace_summary import PRODUCTS
 from dynotune.trace.timeline import UNKNOWN
 
-_DATA = tomllib.loads(files(__package__).joinpath("kernel_names.toml").read_text(encoding="utf-8"))
-CLASSES: tuple[str, ...] = (*PRODUCTS, *_DATA["classes"])
+
+class _Patterns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Patterns that tell what a kernel of some class does, as kernel_names.toml explains them."""
+
+    beside_product: str
+    tensor_cores: str
+    no_tensor_cores: str
+    fp32_matmul: str
+    half: str
+    misaligned: str
+    no_matrices: str
+
+
+class _KernelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file kernel_names.toml. `rules`: pairs of class and pattern."""
+
+    classes: tuple[str, ...]
+    rules: tuple[tuple[str, str], ...]
+    patterns: _Patterns
+
+
+_TABLE = table(__package__, "kernel_names.toml", _KernelNames)
+CLASSES: tuple[str, ...] = (*PRODUCTS, *_TABLE.classes)
 """Kinds of kernels' work. Each is defined in docs/reference/trace.md."""
 COMMUNICATION = CLASSES.index("communication")
-_PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA["patterns"].items()}
-_COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _DATA["rules"])
+_PATTERNS = {name: re.compile(pattern) for name, pattern in msgspec.structs.asdict(_TABLE.patterns).items()}
+_COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _TABLE.rules)
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
 # Longer than CUTLASS's template names. The limit exists since some patterns take time quadratic in the name's

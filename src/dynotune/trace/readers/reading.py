@@ -2,21 +2,22 @@
 
 import gzip
 import re
+import tempfile
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
-from dynotune.trace.readers import kineto
+from dynotune.trace.readers import kineto, nsys_report
 from dynotune.trace.readers.json_slices import GZIP, Progress
 from dynotune.trace.timeline import Timeline
 
-_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _SQLITE = b"SQLite format 3\0"
 _HINT = (
-    "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type "
-    "sqlite` writes it"
+    "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems (.nsys-rep, or .sqlite as "
+    "`nsys export --type sqlite` writes it)"
 )
 # Kinds of files that users often have beside their traces, recognised by their first bytes.
 _OTHERS = (
@@ -58,7 +59,10 @@ def read_traces(
     """
     timelines: list[Timeline] = []
     for path in paths:
-        if _begins(path).startswith(_SQLITE):
+        begins = _begins(path)
+        if path.suffix in nsys_report.SUFFIXES:
+            timelines += _of_report(path, progress)
+        elif begins.startswith(_SQLITE):
             from dynotune.trace.readers import nsys
 
             timelines += nsys.read(path, progress=progress)
@@ -71,6 +75,15 @@ def read_traces(
                     raise UsageError(told, hint=_HINT) from error
                 raise
     return timelines
+
+
+def _of_report(path: Path, progress: Progress | None) -> list[Timeline]:
+    """Read a report of Nsight Systems through a database that is gone afterwards."""
+    from dynotune.trace.readers import nsys
+
+    with tempfile.TemporaryDirectory(prefix="dynotune-nsys-") as folder:
+        timelines = nsys.read(nsys_report.exported(path, Path(folder)), progress=progress)
+    return [replace(timeline, source=str(path)) for timeline in timelines]
 
 
 def _maker(path: Path) -> str:
@@ -92,14 +105,14 @@ def _begins(path: Path) -> bytes:
             begins = file.read(4096)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    if path.suffix in _REPORTS:
+    if path.suffix == ".qdstrm":
         raise UsageError(
-            f"{path} is a report of Nsight Systems in its own format, which only nsys itself reads",
-            hint=f"run: nsys export --type sqlite {path}",
+            f"{path} is a stream of Nsight Systems that was not finished",
+            hint="import it with nsys-ui, and give the .nsys-rep file that it writes",
         )
     for magic, what, hint in _OTHERS:
         if begins.startswith(magic):
             raise UsageError(f"{path} is not a trace: it is {what}", hint=hint)
-    if not begins.startswith((GZIP, _SQLITE)) and b"\0" in begins:
+    if not begins.startswith((GZIP, _SQLITE)) and b"\0" in begins and path.suffix not in nsys_report.SUFFIXES:
         raise UsageError(f"{path} is not a trace: it is binary, of a kind not known here", hint=_HINT)
     return begins

@@ -1,0 +1,98 @@
+"""Start the agent in a program that already runs, and take it out again when dynotune lets go of it.
+
+All of this runs in a thread of its own, so the program's main thread goes on meanwhile, and Python runs the
+program's signal handlers in the main thread alone, so none of them interrupts the agent here.
+
+dynotune holds a lock on a file as long as the agent shall stay. The kernel frees the lock if dynotune is
+killed, so the agent leaves then, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from time import monotonic, sleep
+
+from .attach import Agent, forget_modules
+
+LOOK_S = 0.2
+"""Seconds between two looks at the lock; opening and asking take some microseconds."""
+SOON_S = 0.02
+PATIENCE_S = 10.0
+"""Seconds in which the program's own thread may end a task. Without a step for so long, this thread ends the
+task, unless the task records: a recording is ended by the thread that began it."""
+FAILED, LEAVING = "failed.txt", "leaving"
+SCRIPT = "begin-"
+"""Beginning of the names of scripts that processes have been asked to execute, and that have to exist when
+they do."""
+
+
+def stay_while_held(folder: str, lock: str, pid: int) -> None:
+    """Run the agent until nobody holds the lock.
+
+    Args:
+        folder: run folder with the plan, which gets the record, or a file `FAILED` with the reason.
+        lock: file that dynotune holds locked.
+        pid: this process's id as dynotune sees it.
+    """
+    try:
+        if is_held(lock):
+            agent = Agent.in_running_program(folder, pid)
+            _stay(agent, lock)
+    except Exception as error:
+        _say_why(folder, "%s: %s" % (type(error).__name__, error))
+    finally:
+        if not os.path.exists(os.path.join(folder, LEAVING)):
+            _remove(folder)
+        forget_modules()
+
+
+def is_held(lock: str) -> bool:
+    """Tell whether another process holds the lock; without the file, nobody does."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _stay(agent: Agent, lock: str) -> None:
+    pid = os.getpid()
+    while is_held(lock):
+        sleep(LOOK_S)
+    until_s = monotonic() + PATIENCE_S
+    while agent.is_busy and (agent.is_recording or monotonic() < until_s):
+        agent.ask_to_end_tasks()
+        sleep(SOON_S)
+    if os.getpid() == pid:
+        agent.leave()
+
+
+def _remove(folder: str) -> None:
+    """Remove the run folder, which a dynotune that was killed has left."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif not name.startswith(SCRIPT):
+            with contextlib.suppress(OSError):  # another rank's agent removes it, too
+                os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _say_why(folder: str, reason: str) -> None:
+    try:
+        descriptor = os.open(os.path.join(folder, FAILED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(reason)
+    except OSError:  # dynotune has gone, and the folder with it
+        pass

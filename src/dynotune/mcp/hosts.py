@@ -1,0 +1,124 @@
+"""Enter the server into the configuration of a coding agent's host, leaving all other entries as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dynotune.schema import atomic
+from dynotune.schema.errors import UsageError, may_fail
+
+NAME = "dynotune"
+
+
+class Host(NamedTuple):
+    """An agent's host.
+
+    `file`: from the root to the file of its configuration. `added`: from the file's text, its name for errors
+    and the server's command line to the text with the server.
+    """
+
+    file: Callable[[Path], Path]
+    added: Callable[[str, str, Sequence[str]], str]
+
+
+class Setup(NamedTuple):
+    """A host's configuration with the server in it; `text` equals `before` if it was there already."""
+
+    file: Path
+    before: str
+    text: str
+
+    def write(self) -> None:
+        """Write the file, with the mode that it had. Raises UsageError: it cannot be written."""
+        with may_fail(f"write {self.file}", "Add the lines of --dry-run by hand.", UsageError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write(self.file, self.text.encode())
+
+
+def setup(host: str, root: Path, *, allow_run: bool) -> Setup:
+    """Return the configuration of a host with the server in it; nothing is written.
+
+    Raises UsageError: the present file cannot be read or understood, or has another server of that name.
+    """
+    file = HOSTS[host].file(root.absolute())
+    before = ""
+    if file.exists():
+        with may_fail(f"read {file}", "Check who may read it.", UsageError):
+            before = file.read_text(encoding="utf-8")
+    words = [*_own_command(), "mcp", "--root", str(root.absolute()), *(["--allow-run"] if allow_run else [])]
+    return Setup(file, before, HOSTS[host].added(before, str(file), words))
+
+
+def _own_command() -> list[str]:
+    """Return the words that start this dynotune from any folder."""
+    found = shutil.which(NAME)
+    return [found] if found is not None else [sys.executable, "-m", NAME]
+
+
+def _in_json(before: str, name: str, words: Sequence[str]) -> str:
+    try:
+        found: Any = json.loads(before) if before.strip() else {}
+    except ValueError as error:
+        raise _not_understood(name, str(error)) from error
+    if not isinstance(found, dict) or not isinstance(servers := found.setdefault("mcpServers", {}), dict):
+        raise _not_understood(name, "mcpServers is no object")
+    entry = {"command": words[0], "args": list(words[1:])}
+    if NAME not in servers:
+        servers[NAME] = entry
+        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    _check_same(servers[NAME], entry, name)
+    return before
+
+
+def _in_toml(before: str, name: str, words: Sequence[str]) -> str:
+    try:
+        found = tomllib.loads(before)
+    except tomllib.TOMLDecodeError as error:
+        raise _not_understood(name, str(error)) from error
+    servers = found.get("mcp_servers", {})
+    entry = {"command": words[0], "args": list(words[1:])}
+    if isinstance(servers, dict) and NAME in servers:
+        _check_same(servers[NAME], entry, name)
+        return before
+    # A string of JSON without surrogates is a string of TOML, and so is a list of them.
+    lines = [f"[mcp_servers.{NAME}]", f"command = {json.dumps(words[0])}", f"args = {json.dumps(words[1:])}"]
+    text = before + ("\n" if before and not before.endswith("\n") else "") + ("\n" if before else "")
+    text += "\n".join(lines) + "\n"
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:  # mcp_servers is an inline table
+        raise _not_understood(name, str(error)) from error
+    return text
+
+
+def _check_same(there: object, entry: dict[str, Any], name: str) -> None:
+    is_same = isinstance(there, dict) and {key: there.get(key) for key in entry} == entry
+    if not is_same:
+        raise UsageError(
+            f"{name} has another server named {NAME}.",
+            hint=f"Take that entry out, or change it: {json.dumps(entry)}",
+        )
+
+
+def _not_understood(name: str, why: str) -> UsageError:
+    return UsageError(
+        f"{name} is not understood: {why}.", hint="Add the server by hand: docs/guides/agents.md"
+    )
+
+
+def _codex(_: Path) -> Path:
+    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
+
+
+HOSTS = {
+    "claude": Host(lambda root: root / ".mcp.json", _in_json),
+    "codex": Host(_codex, _in_toml),
+    "cursor": Host(lambda root: root / ".cursor" / "mcp.json", _in_json),
+}

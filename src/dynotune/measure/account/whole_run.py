@@ -1,0 +1,138 @@
+"""Account for the whole time of a run, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune.launch.records import EPOCH, Record, Records
+from dynotune.measure.account.processes import main_record
+from dynotune.measure.account.rows import Rows
+from dynotune.schema import document
+from dynotune.schema.account import AccountRow, RunAccount, SavedTime
+from dynotune.schema.events import StacksSampled, StartSpan, TorchImported
+from dynotune.schema.facts import Unknown
+from dynotune.schema.recipe import Recipe
+from dynotune.schema.run import Run
+from dynotune.schema.setting import Setting
+
+ACCOUNT_FILE = "account.json"
+THOUSAND = 1000
+NO_PYTHON = "no Python of the command began a record, so its time is not known in parts"
+NOT_SAMPLED = "the main thread's stack was not sampled: the process ended at once, or was forked"
+NO_STEP = "no step was found, so all of the program counts as its start"
+WITHOUT_PTX = (
+    "PTX that the driver compiles is not told apart: it is part of the row in which a kernel is first called"
+)
+
+
+def account_of_run(
+    folder: Path,
+    run: Run,
+    launched_s: float,
+    *,
+    recipe: Recipe | None = None,
+    energy_j: float | Unknown | None = None,
+) -> RunAccount:
+    """Account for a run that has ended, and write `account.json` into its folder.
+
+    Args:
+        launched_s: time of the launch (CLOCK_MONOTONIC).
+        recipe: the recipe whose settings the run had.
+        energy_j: energy of the GPUs; None if it was not asked for.
+
+    Raises:
+        RecordError: a record of the run's processes cannot be read.
+        CannotRunHere: the run was not recorded for an account, or the file cannot be written.
+    """
+    wall_s = run.wall_s or 0.0
+    found = account(
+        Records(folder).update(),
+        launched_s,
+        launched_s + wall_s,
+        command=run.command,
+        exit_code=run.exit_code,
+    )
+    changes: dict[str, object] = {"id": run.id}
+    if energy_j is not None:
+        changes["energy_j"] = energy_j
+    if recipe is not None:
+        changes["saved"] = saved(recipe, run.settings, found)
+    found = msgspec.structs.replace(found, **changes)
+    document.write(folder / ACCOUNT_FILE, found)
+    return found
+
+
+def account(
+    records: Sequence[Record],
+    launched_s: float,
+    ended_s: float,
+    *,
+    command: Sequence[str],
+    exit_code: int | None = None,
+    is_whole: bool = True,
+) -> RunAccount:
+    """Account for the time from `launched_s` to `ended_s` (CLOCK_MONOTONIC) of a command.
+
+    `is_whole`: whether the command ended then.
+    """
+    main, wall_s = main_record(records), ended_s - launched_s
+    about = RunAccount(command=list(command), wall_s=wall_s, exit_code=exit_code, is_whole=is_whole)
+    if main is None:
+        row = AccountRow("unexplained", "unexplained", wall_s)
+        return msgspec.structs.replace(about, rows=[row], notes=[NO_PYTHON])
+    was_killed = not is_whole or (exit_code or 0) < 0
+    rows = Rows(records, main, launched_s, ended_s, was_killed=was_killed)
+    ends = [step.end_s for step in main.steps if step.end_s <= ended_s]
+    epochs = [step.end_s for step in main.steps if step.flags & EPOCH and step.end_s <= ended_s]
+    return msgspec.structs.replace(
+        about,
+        pid=main.pid,
+        num_processes=len(records),
+        rows=rows.rows(),
+        step=main.step or "",
+        num_steps=len(ends),
+        num_epochs=len(epochs),
+        per_thousand_steps_s=_mean_apart_s(ends, THOUSAND),
+        per_epoch_s=_mean_apart_s(epochs, 1),
+        unexplained_stack=rows.unexplained_stack,
+        notes=list(_notes(main)),
+    )
+
+
+def saved(recipe: Recipe, settings: Sequence[Setting], found: RunAccount) -> list[SavedTime]:
+    """Return what the proved settings of a recipe save in 1,000 steps of a run that has them.
+
+    The time of the steps counts, not what lies between them. Other objectives than speed are left out, and
+    settings that the run did not have.
+    """
+    applied = {setting.knob: setting for setting in settings}
+    if recipe.recipe.objective != "throughput" or found.num_steps < 2:
+        return []
+    between_s = (found.per_thousand_steps_s or 0.0) * found.part_s("steps")
+    all_s = found.part_s("steps") + found.part_s("between")
+    thousand_s = between_s / all_s if all_s else 0.0
+    return [
+        SavedTime(str(applied[proof.knob]), proof.speedup, proof.ci, (proof.speedup - 1) * thousand_s)
+        for proof in recipe.proof
+        if proof.knob in applied
+    ]
+
+
+def _mean_apart_s(times: Sequence[float], num: int) -> float | None:
+    """Return the mean time between neighbours, `num` times; None with fewer than two."""
+    if len(times) < 2:
+        return None
+    return num * (times[-1] - times[0]) / (len(times) - 1)
+
+
+def _notes(main: Record) -> Iterator[str]:
+    if not main.last(StacksSampled):
+        yield NOT_SAMPLED
+    if not main.steps:
+        yield NO_STEP
+    torch = main.last(TorchImported)
+    if torch is not None and torch.cuda and any(span.phase == "cuda_start" for span in main.all(StartSpan)):
+        yield WITHOUT_PTX

@@ -1,0 +1,226 @@
+"""Join a program that runs: load the agent into its processes, hold it there, and have it leave again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from dynotune.launch import Exit, in_use
+from dynotune.launch.records import Records
+from dynotune.running import injected, process_files, targets
+from dynotune.running.injected import FAILED, LEAVING, LOCK, Place
+from dynotune.running.process_files import PROC, ProcessFiles
+from dynotune.running.targets import Target
+from dynotune.schema.errors import CannotRunHere, may_fail
+from dynotune.schema.events import AgentLeft, TorchImported
+from dynotune.schema.facts import Unknown
+from dynotune.text import words
+
+POLL_S = 0.05
+NUM_WORKERS = 4
+"""Workers of each rank that are joined, too: what they fetch is alike."""
+LOOK_S, MOST_JOINED = 0.5, 32
+"""Seconds between two looks for new workers, and the most processes that are joined at all."""
+LEAVE_S = 15.0
+"""Seconds in which the agent has to leave: its thread looks five times a second, and a task ends with a
+step."""
+_WHY = {
+    "no torch": "The program has not imported torch in the process that was joined.",
+    "agent": "Another dynotune's agent is still in the program; it leaves when its dynotune has ended.",
+}
+
+
+class JoinedProgram:
+    """The processes of a program while the agent is in them: a `launch.Started` that was not started here.
+
+    Args:
+        target: the program. `folder`: run folder, which the agent sees as well.
+
+    Raises CannotRunHere: the agent cannot be loaded, or the main thread does not execute anything for
+        `injected.BEGIN_S` seconds. Nothing is pending then.
+    """
+
+    sandbox: Literal["overlay", "none"] = "none"
+    sandbox_reason = ""
+
+    def __init__(self, target: Target, folder: Path, running: Callable[[str], None]) -> None:
+        self._target, self._folder, self._running = target, folder, running
+        self._num_ranks = len(target.ranks)
+        workers = [_reachable(one) for rank in target.ranks for one in rank.workers[:NUM_WORKERS]]
+        places = [(rank.process, _place(rank.process)) for rank in target.ranks]
+        places += [worker for worker in workers if worker is not None]
+        self._processes, self._places = [one for one, _ in places], [place for _, place in places]
+        self._records = Records(folder)
+        self._pause = threading.Event()
+        self._has_left = False
+        self._look_s = time.monotonic() + LOOK_S
+        self.changed_files: list[str] = []
+        with may_fail(f"write in {folder}"):
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            with may_fail(f"write in {folder}"):
+                injected.copy_agent(folder)
+            running("loading the agent into the program")
+            injected.load(self._processes, self._places, folder, self._num_ranks)
+            self._wait_until_joined()
+        except BaseException:
+            self.leave()
+            raise
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait until all ranks have ended, for at most `timeout_s` seconds; how they ended is not known."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while any(map(_lives, self._processes[: self._num_ranks])):
+            self._join_new_workers()
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return None
+            self._pause.wait(POLL_S)
+        return Exit()
+
+    def end(self, grace_s: float = LEAVE_S) -> Exit:
+        """Have the agent leave; the program goes on."""
+        self.leave()
+        return Exit()
+
+    def tree_pids(self) -> list[int]:
+        return sorted(self._target.pids)
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+
+    @property
+    def stay(self) -> list[str]:
+        """Return the covers that could not be taken out, as the program has covered them since."""
+        left = [record.last(AgentLeft) for record in self._records.update()]
+        return sorted({name for event in left if event is not None for name in event.stay})
+
+    def leave(self) -> None:
+        """Let go of the agent, wait until it has left, and take back what no process has executed yet."""
+        if self._has_left:
+            return
+        self._has_left = True
+        with contextlib.suppress(OSError):
+            (self._folder / LEAVING).touch(mode=0o600)
+        os.close(self._lock)
+        for process, place in zip(self._processes, self._places, strict=True):
+            script = self._folder / f"begin-{process.pid}.py"
+            if script.exists() and _lives(process):
+                injected.take_back(process, place)
+                script.unlink(missing_ok=True)
+        until_s = time.monotonic() + LEAVE_S
+        while time.monotonic() < until_s and self._inside():
+            self._pause.wait(POLL_S)
+
+    def _join_new_workers(self) -> None:
+        """Join workers that loaders have started since, as for a new epoch, as far as `MOST_JOINED` go."""
+        now_s = time.monotonic()
+        if now_s < self._look_s or len(self._processes) >= MOST_JOINED:
+            return
+        self._look_s = now_s + LOOK_S
+        known = {process.pid: process for process in self._processes}
+        for rank in self._target.ranks:
+            living = targets.workers_of(rank.process, known)
+            num = sum(pid in known for pid in living)
+            new = [one for pid, one in sorted(living.items()) if pid not in known][: NUM_WORKERS - num]
+            found = [place for worker in new if (place := _reachable(worker)) is not None]
+            if found:
+                processes, places = [one for one, _ in found], [place for _, place in found]
+                self._processes += processes
+                self._places += places
+                with contextlib.suppress(CannotRunHere):  # they may have ended
+                    injected.load(processes, places, self._folder, 0)
+
+    def _wait_until_joined(self) -> None:
+        until_s = time.monotonic() + injected.BEGIN_S
+        ranks = self._processes[: self._num_ranks]
+        wanted = {process.pid for process in ranks}
+        while True:
+            joined = {record.pid for record in self._records.update() if record.last(TorchImported)}
+            if wanted <= joined:
+                return
+            if (failed := self._failure()) is not None:
+                raise CannotRunHere(
+                    failed, hint="Leave --record out: dynotune then looks from outside alone."
+                )
+            gone = [process.pid for process in ranks if not _lives(process)]
+            if gone:
+                raise CannotRunHere(
+                    f"Process {gone[0]} ended while the agent was loaded.",
+                    hint="It has to run for half a minute longer; or start it by dynotune diagnose.",
+                )
+            if time.monotonic() > until_s:
+                raise self._stuck(min(wanted - joined))
+            self._pause.wait(POLL_S)
+
+    def _stuck(self, pid: int) -> CannotRunHere:
+        return CannotRunHere(
+            f"The main thread of process {pid} executed no Python for {injected.BEGIN_S:.0f} s, so the agent "
+            "could not be loaded. What was asked of it has been taken back.",
+            hint="It may be in one long call, such as a compilation or a wait for other ranks. Try later.",
+        )
+
+    def _failure(self) -> str | None:
+        content = process_files.content(self._folder / FAILED)
+        if content is None:
+            return None
+        reason = words.plain(content.decode(errors="replace"), longest=300)
+        return _WHY.get(reason, f"The agent failed in the program, and has left it: {reason}.")
+
+    def _inside(self) -> bool:
+        """Tell whether the agent is still in a process that lives."""
+        living = {process.pid for process in self._living()}
+        with contextlib.suppress(OSError):
+            records = self._records.update()
+            return any(record.pid in living and record.last(AgentLeft) is None for record in records)
+        return False
+
+    def _living(self) -> Sequence[ProcessFiles]:
+        return [process for process in self._processes if _lives(process)]
+
+
+def clear(base: Path) -> None:
+    """Remove the folders below `base` that a killed dynotune has left, and `base` if it is empty."""
+    for folder in base.glob("*") if base.is_dir() else ():
+        if not in_use([folder]) and not _may_execute(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        base.rmdir()
+
+
+def _may_execute(folder: Path) -> bool:
+    """Tell whether a process that lives may still execute a script in the folder, and would miss it."""
+    pids = (path.stem.partition("-")[2] for path in folder.glob("begin-*.py"))
+    return any(process_files.stat(PROC / pid) for pid in pids)
+
+
+def _reachable(process: ProcessFiles) -> tuple[ProcessFiles, Place] | None:
+    """Return a worker with its place; None if it has ended meanwhile."""
+    place = injected.place_of(process)
+    return None if isinstance(place, Unknown) else (process, place)
+
+
+def _place(process: ProcessFiles) -> Place:
+    place = injected.place_of(process)
+    if isinstance(place, Unknown):
+        raise CannotRunHere(
+            f"The agent cannot be loaded into process {process.pid}: {place.reason}.",
+            hint="Leave --record out: dynotune then looks from outside alone.",
+        )
+    return place
+
+
+def _lives(process: ProcessFiles) -> bool:
+    found = process_files.stat(PROC / str(process.pid))
+    return (
+        found is not None
+        and found[1][process_files.STATE] not in (b"Z", b"X")
+        and int(found[1][process_files.START]) == process.start_ticks
+    )

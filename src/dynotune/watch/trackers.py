@@ -1,0 +1,197 @@
+"""Log a watched run to the tracker that its user has: W&B, TensorBoard or MLflow, each by its own package.
+
+A tracker gets numbers only where `--log` names it. The verdict, the only text beside them, holds no secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from dynotune.schema import redaction
+from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
+from dynotune.schema.watch import View
+from dynotune.text import words
+from dynotune.watch import gauges
+
+EVERY_S = 5.0
+PROJECT = "dynotune"
+BY_NAME = ("running", "bottleneck", "alert")
+"""Gauges that are 1 for a name or a state: no curve for a tracker."""
+LOGIN_S = 20
+"""How long W&B may take to answer before the command starts."""
+
+
+class Tracker(Protocol):
+    """One run of a tracker. `where`: what to type or open to see its values."""
+
+    where: str
+
+    def log(self, values: Mapping[str, float], step: int) -> None: ...
+
+    def close(self, verdict: str) -> None:
+        """End the run, with the last sentence on it."""
+
+
+class Log:
+    """A display that gives a tracker the numbers of a view, every five seconds and at the end."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self._last_s, self._step, self._verdict = float("-inf"), -1, ""
+
+    def __call__(self, view: View) -> None:
+        if view.state == "running":
+            self._verdict = words.plain(redaction.redacted(view.verdict))
+        is_due = view.at_s - self._last_s >= EVERY_S or view.state == "ended"
+        if is_due and view.num_steps > self._step and (found := values(view)):
+            self._last_s, self._step = view.at_s, view.num_steps
+            self.tracker.log(found, view.num_steps)
+
+    def close(self) -> None:
+        self.tracker.close(self._verdict)
+
+
+def values(view: View) -> dict[str, float]:
+    """Return the numbers of a view by the names that trackers show: `dynotune/step_median_seconds`, and with
+    several ranks, `dynotune/rank1/step_median_seconds`."""
+    found = {"dynotune/alerts": float(len(view.alerts))}
+    for gauge in [*gauges.of_steps(view), *gauges.of_run(view)]:
+        if gauge.name in BY_NAME:
+            continue
+        for whose, value in gauge.values.items():
+            is_only = not gauge.label or (gauge.label == "rank" and len(view.steps_s) == 1)
+            found["/".join(["dynotune", *([] if is_only else [f"{gauge.label}{whose}"]), gauge.name])] = value
+    return found
+
+
+def log(text: str, folder: Path) -> Log:
+    """Begin a run of the tracker that `--log` names: NAME or NAME=WHERE.
+
+    Args:
+        folder: the run's folder. A tracker that writes files writes them there, if nothing else is said.
+
+    Raises:
+        UsageError: no such tracker.
+        CannotRunHere: its package is not installed, or its place cannot be written or reached.
+    """
+    name, _, where = text.partition("=")
+    if name not in TRACKERS:
+        raise UsageError(f"--log {name} is no tracker.", hint=f"Trackers are {', '.join(TRACKERS)}.")
+    try:
+        with may_fail(f"log to {name}", f"Name a place that can be written: --log {name}=WHERE."):
+            return Log(TRACKERS[name](where, folder))
+    except ImportError as error:
+        raise CannotRunHere(
+            f"--log {name} needs the package {error.name or name}.", hint=f"pip install 'dynotune[{name}]'"
+        ) from error
+
+
+class _TensorBoard:
+    """Event files, by TensorBoard's own writer. `where`: a folder."""
+
+    def __init__(self, where: str, folder: Path) -> None:
+        from tensorboard.summary import Writer
+
+        at = Path(where or folder / "tensorboard").absolute()
+        at.mkdir(parents=True, exist_ok=True)
+        (at / ".dynotune").touch()  # TensorBoard's writer fails in a thread of its own, where nobody sees it
+        (at / ".dynotune").unlink()
+        self._writer, self.where = Writer(str(at)), f"tensorboard --logdir {shlex.quote(str(at))}"
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self, verdict: str) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """A run of W&B, kept offline where nobody is logged in. `where`: a project."""
+
+    def __init__(self, where: str, folder: Path) -> None:
+        import wandb
+
+        known = wandb.setup().settings
+        mode = known.mode if known.api_key or known.mode != "online" else "offline"
+        at = os.environ.get("WANDB_DIR", str(folder))
+        quiet = {f"x_disable_{what}": True for what in ("stats", "meta", "machine_info")}
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_save_requirements=False,
+            init_timeout=LOGIN_S,
+            **quiet,
+        )
+        try:
+            self._run = wandb.init(
+                project=where or known.project or PROJECT,
+                name=folder.name, job_type="dynotune watch", dir=at, mode=mode, settings=settings,
+            )  # fmt: skip
+        except wandb.Error as error:
+            raise CannotRunHere(
+                f"W&B did not begin a run: {error}", hint="WANDB_MODE=offline keeps it on this machine."
+            ) from error
+        if mode == "online":
+            self.where = self._run.url or ""
+        else:
+            self.where = f"wandb sync {shlex.quote(str(Path(self._run.dir).parent))}"
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self, verdict: str) -> None:
+        if verdict:
+            self._run.summary["dynotune/verdict"] = verdict
+        self._run.finish()
+
+
+class _MLflow:
+    """A run of MLflow's experiment `dynotune`. `where`: the address of a server or of a database."""
+
+    def __init__(self, where: str, folder: Path) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # the terminal is the command's
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        at = where or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
+        try:
+            self._client = MlflowClient(tracking_uri=at)
+            found = self._client.get_experiment_by_name(PROJECT)
+            number = self._client.create_experiment(PROJECT) if found is None else found.experiment_id
+            self._run = self._client.create_run(number, run_name=folder.name).info.run_id
+        except MlflowException as error:
+            raise CannotRunHere(
+                f"MLflow did not begin a run at {redaction.redacted(at)}: {error}",
+                hint="Name a server or a database: --log mlflow=http://127.0.0.1:5000",
+            ) from error
+        self.where = f"mlflow ui --backend-store-uri {redaction.redacted(at)}"
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        metrics = [Metric(name, float(value), now_ms, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def close(self, verdict: str) -> None:
+        if verdict:
+            self._client.set_tag(self._run, "dynotune_verdict", verdict)
+        self._client.set_terminated(self._run)
+
+
+TRACKERS: dict[str, Callable[[str, Path], Tracker]] = {
+    "wandb": _Wandb,
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+}

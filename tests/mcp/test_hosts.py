@@ -1,0 +1,86 @@
+"""The server in the configuration of agents' hosts, as files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dynotune import cli
+from dynotune.mcp.hosts import HOSTS, setup
+from dynotune.schema.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def codex_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
+    return tmp_path / "codex"
+
+
+def servers(host: str, text: str) -> dict[str, dict[str, object]]:
+    return tomllib.loads(text)["mcp_servers"] if host == "codex" else json.loads(text)["mcpServers"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_setup_makes_a_file_that_starts_the_server_when_there_is_none(tmp_path, host):
+    found = setup(host, tmp_path, allow_run=True)
+    found.write()
+    entry = servers(host, found.file.read_text())["dynotune"]
+    assert entry["args"][-4:] == ["mcp", "--root", str(tmp_path), "--allow-run"]
+    assert Path(entry["command"]).is_file()
+    again = setup(host, tmp_path, allow_run=True)
+    assert again.text == again.before
+
+
+@pytest.mark.parametrize(
+    ("host", "before"),
+    [
+        ("claude", '{"mcpServers": {"other": {"command": "x"}}, "more": ["ü"]}'),
+        ("cursor", "{}"),
+        ("codex", '# mine\nmodel = "o"\n\n[mcp_servers.other]\ncommand = "x"'),
+    ],
+)
+def test_setup_keeps_all_other_entries(tmp_path, host, before):
+    file = HOSTS[host].file(tmp_path)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(before)
+    text = setup(host, tmp_path, allow_run=False).text
+    read = tomllib.loads if host == "codex" else json.loads
+    (section,) = {"mcp_servers", "mcpServers"} & read(text).keys()
+    after = read(text)
+    assert "--allow-run" not in after[section].pop("dynotune")["args"]
+    assert after == {section: {}, **read(before)}
+    assert file.read_text() == before
+    assert host != "codex" or text.startswith(before)
+
+
+@pytest.mark.parametrize(
+    ("host", "before", "says"),
+    [
+        ("claude", "{", "is not understood"),
+        ("claude", "[]", "is not understood"),
+        ("cursor", '{"mcpServers": []}', "is not understood"),
+        ("cursor", '{"mcpServers": {"dynotune": {"command": "mine"}}}', "another server"),
+        ("codex", "mcp_servers = {}", "is not understood"),
+        ("codex", '[mcp_servers.dynotune]\ncommand = "mine"', "another server"),
+        ("codex", "=", "is not understood"),
+    ],
+)
+def test_setup_refuses_a_file_that_it_would_damage(tmp_path, host, before, says):
+    file = HOSTS[host].file(tmp_path)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(before)
+    with pytest.raises(UsageError, match=says):
+        setup(host, tmp_path, allow_run=False)
+    assert file.read_text() == before
+
+
+def test_mcp_shows_the_file_and_writes_nothing_when_it_is_a_dry_run(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["mcp", "--setup", "cursor", "--root", str(tmp_path), "--dry-run"])
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    assert "dynotune" in json.loads(said.out)["mcpServers"]
+    assert "as it would be" in said.err and list(tmp_path.iterdir()) == []

@@ -83,7 +83,7 @@ def test_server_tells_the_sections_once_for_a_document(folder):
         first = json.loads(asked(server, "/page.json")[1])
         assert "pair 1" in first["header"]
         assert first["story"]
-        assert first["again_s"] == 3.0
+        assert first["again_s"] == 2.0
         version = first["story_version"].replace(" ", "%20")
         again = json.loads(asked(server, f"/page.json?story={version}")[1])
         assert (again["story"], again["nav"]) == (None, None)
@@ -93,6 +93,20 @@ def test_server_tells_the_sections_once_for_a_document(folder):
         assert asked(server, "/metrics")[0] == 501
     finally:
         server.close()
+
+
+def test_server_ends_at_once_when_a_page_has_got_the_answer(folder, monkeypatch):
+    waited = []
+    watcher = DocumentWatcher(folder, Doing)
+    server = Server("127.0.0.1:0", DocumentSource(lambda: watcher))
+    monkeypatch.setattr(
+        server._end_is_told, "wait", lambda for_s: waited.append((for_s, server._end_is_told.is_set()))
+    )
+    asked(server, "/page.json")
+    write_later(folder, replace(BEGUN, verdict="same", speedup=1.0, ci=(0.99, 1.01)))
+    assert json.loads(asked(server, "/page.json")[1])["is_over"]
+    server.close()
+    assert waited == [(3.0, True)]
 
 
 def test_server_waits_for_a_document_that_is_not_begun_yet(folder):

@@ -18,7 +18,9 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError, may
 from dynotune.watch.sources import Source, State
 from dynotune.watch.watcher import EVERY_S
 
-PATIENCE_S, LAST_WORD_S = 20.0, 1.5 * EVERY_S
+PATIENCE_S = 20.0
+LAST_WORD = 1.5
+"""How long the end waits for a page that is open, in times between two of its requests."""
 MOST_AT_ONCE = 16
 """Requests that are answered at once; further connections are closed."""
 HEADERS = {
@@ -55,6 +57,7 @@ class Server:
         self.token = token or secrets.token_urlsafe(16)
         self._pages = _Pages(source)
         self._source, self._asked_s = source, -math.inf
+        self._end_is_told = threading.Event()
         request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})
         taken = "Another program has this port: take another one, or 0 for any that is free."
         with may_fail(f"serve {address}", taken):
@@ -66,9 +69,9 @@ class Server:
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
-        """End after open pages have had time to request the last state."""
+        """End after an open page has got the last state, or had time to ask for it."""
         if time.monotonic() - self._asked_s < PATIENCE_S:
-            time.sleep(LAST_WORD_S)
+            self._end_is_told.wait(LAST_WORD * self._pages.again_s)
         self._http.shutdown()
         self._http.server_close()
 
@@ -100,7 +103,10 @@ class Server:
         except ValueError:
             return 400, "text/plain", b"since is a time in seconds.\n"
         self._asked_s = time.monotonic()
-        return 200, "application/json", self._pages.parts(since_s, query.get("story", [""])[0])
+        told, is_over = self._pages.parts(since_s, query.get("story", [""])[0])
+        if is_over:
+            self._end_is_told.set()
+        return 200, "application/json", told
 
     def _is_known(self, query: dict[str, list[str]], headers: Any) -> bool:
         given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
@@ -124,6 +130,10 @@ class _Pages:
                 self._state = state
             return self._state, self._parts
 
+    @property
+    def again_s(self) -> float:
+        return EVERY_S if self._state is None else self._state.again_s
+
     def whole(self) -> bytes:
         state, _ = self._newest()
         return (html.live(state.report) if state is not None else html.waiting()).encode()
@@ -132,8 +142,8 @@ class _Pages:
         state, _ = self._newest()
         return b"{}" if state is None else document.encode(state.record, indent=0)
 
-    def parts(self, since_s: float, known: str) -> bytes:
-        """Write what changed since a page asked.
+    def parts(self, since_s: float, known: str) -> tuple[bytes, bool]:
+        """Write what changed since a page asked; and return whether that was the last state.
 
         Args:
             since_s: values to plot are told from this time on.
@@ -141,7 +151,7 @@ class _Pages:
         """
         state, parts = self._newest()
         if state is None or parts is None:
-            return b"{}"
+            return b"{}", False
         is_known = known == state.story_version
         told = {
             "at_s": state.at_s,
@@ -155,7 +165,7 @@ class _Pages:
             "story": None if is_known else parts.story,
             "series": self._source.series(since_s),
         }
-        return document.encode(told, indent=0)
+        return document.encode(told, indent=0), state.is_over
 
 
 class _Http(ThreadingHTTPServer):

@@ -16,7 +16,7 @@ from dynotune.watch import prometheus
 from dynotune.watch.document_watcher import DocumentWatcher
 from dynotune.watch.watcher import EVERY_S, RunWatcher
 
-SLOWLY_S = 3.0
+SLOWLY_S = 2.0
 """Seconds between two looks at a document: whoever measures has the cores until then."""
 
 

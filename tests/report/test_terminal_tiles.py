@@ -27,8 +27,8 @@ def drawn(width: int, *, encoding: str = "utf-8") -> list[str]:
 
 
 def test_sparkline_begins_at_zero_and_leaves_a_blank_where_nothing_is_known():
-    assert sparkline([0.0, 5.0, 10.0, None], 4) == "▁▄█ "
-    assert sparkline([0.0, 5.0, 10.0, None], 4, ascii_only=True) == "_~# "
+    assert sparkline([0.0, 5.0, 10.0, None], 4) == "▁▄▇ "
+    assert sparkline([0.0, 5.0, 10.0, None], 4, ascii_only=True) == "_~* "
     assert sparkline([], 4) == ""
     assert sparkline([0.0, 0.0], 4) == "▁▁"
     assert sparkline([5.0, None], 4) == ""

@@ -156,7 +156,7 @@ def _gpu(view: View) -> Iterator[Tile]:
     if used is not None:
         full: Tone = "wary" if whole and used > SHORT_OF_MEMORY * whole else ""
         of = f"of {words.num_bytes(whole)}" if whole else ""
-        detail = " ".join(filter(None, [of, which]))
+        detail = ", ".join(filter(None, [of, which]))
         yield _tile(view, "GPU memory", words.num_bytes(used), detail, "gpu.memory_used_bytes", full)
 
 

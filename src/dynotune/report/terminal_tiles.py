@@ -17,7 +17,7 @@ LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 DONE, LEFT, ASCII_DONE, ASCII_LEFT = "━", "─", "#", "-"
 WIDEST_PICTURE, USUAL_PICTURE, NARROWEST_PICTURE = 24, 16, 8
 GAP = 2
-HEADROOM = 1.1
+HEADROOM = 1.2
 """The top of a sparkline over its largest value, so that a steady figure is no solid bar."""
 
 

@@ -1,7 +1,7 @@
 "use strict";
 // Asks the server for the page's parts and for values, brings the page's elements up to date, and draws plots. Texts were
 // escaped by the server, and the policy of the page runs no script of theirs.
-const MEAN = 1, MOST = 2, MOST_ROWS = 1800, LATE_S = 5;
+const MEAN = 1, MOST_ROWS = 1800, LATE_S = 5;
 const series = {};
 const root = document.documentElement;
 let told = { at_s: 0, clock_s: 0, marks_s: [] };
@@ -45,9 +45,11 @@ function merge(more) {
   }
 }
 
-// One column of times, and one of values a line: uPlot joins lines whose times differ.
+// One column of times, and one of values a line: uPlot joins lines whose times differ. Several ranks have a line each,
+// and then the longest steps would be too many lines.
 function joined(plot) {
-  const lines = plot.curves.flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
+  const isDrawn = ([name, column]) => column === MEAN || Object.keys(series[name] || {}).length < 2;
+  const lines = plot.curves.filter(isDrawn).flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
     name: Object.keys(series[name]).length > 1 ? `${called} ${whose}` : called,
     rows: [rows.map((row) => moment(row[0])), rows.map((row) => row[column] * plot.scale)],
   })));

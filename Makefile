@@ -34,7 +34,8 @@ test-gpu:
 
 # The standing attack, two hours at most, and the page of it.
 attack: install
-	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json --page docs/reference/robustness.md
+	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json \
+		--soak benchmarks/results/soak_cpu.json --page docs/reference/robustness.md
 
 # An hour of the soak, which goes on where the last hour ended: eight of them are the whole.
 soak: install

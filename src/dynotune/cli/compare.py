@@ -77,7 +77,7 @@ def compare(
                 hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
                 "Any environment variable is a knob too: env.NAME=value.",
             )
-        run_options.check_run(context, run, [*candidate, *against])
+        run_options.check_run(context, run, [*candidate, *against], looks_for_script=True)
         for line in not_set_here(candidate, against, run):
             answers.say(line)
     request = CompareRequest(

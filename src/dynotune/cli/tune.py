@@ -81,7 +81,7 @@ def tune(
             raise UsageError(
                 "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
             )
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(
@@ -94,8 +94,9 @@ def tune(
             values=values or [],
             base_recipe=base_recipe,
         )
-        shared = _shared(context, storage, study_name) | ({"ray": ray} if ray else {})
-        folder, study = studied(request, budget or studies.BUDGET_S, serve=serve, token=token, **shared)
+        budget_s = budget or studies.BUDGET_S
+        shared = _shared(context, storage, study_name, budget_s) | ({"ray": ray} if ray else {})
+        folder, study = studied(request, budget_s, serve=serve, token=token, **shared)
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
@@ -106,9 +107,14 @@ def tune(
         raise typer.Exit(1)
 
 
-def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
+def _shared(context: typer.Context, storage: str | None, name: str, budget_s: float) -> dict[str, Any]:
     """Return the store and name of a study in a database. Raises the same errors as `options.opened`."""
-    return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
+    if not storage and not name:
+        return {}
+    store = context.with_resource(options.opened(storage))
+    # A database that is lost is waited for no longer than the study was to take.
+    store.patience_s = budget_s
+    return {"store": store, "name": name}
 
 
 def _base_recipe(file: Path, typed: list[Setting], *, exact: bool) -> tuple[BaseRecipe, list[Setting]]:

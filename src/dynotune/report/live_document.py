@@ -53,10 +53,10 @@ def _seen(document: Study | Comparison) -> str:
     """Write the speed-up so far, without an interval; "" if there is none."""
     if isinstance(document, Study):
         best = max((one.speedup for one in document.estimates), default=None)
-        return "" if best is None else f"the best setting or settings gave {words.times(best)}"
+        return "" if best is None else f"the best setting or settings gave {words.single(best)}"
     ratio, num = _ratio(document.pairs), len(document.pairs)
     noun = "block" if document.within else "pair"
-    return "" if ratio is None else f"{words.times(ratio)}, from {num} {noun}{'' if num == 1 else 's'}"
+    return "" if ratio is None else f"{words.single(ratio)}, from {num} {noun}{'' if num == 1 else 's'}"
 
 
 def _ratio(pairs: Sequence[Pair]) -> float | None:
@@ -82,7 +82,7 @@ def _of_study(study: Study, doing: Doing) -> Iterator[Tile]:
         yield Tile("settings", f"{decided} of {num}", "decided", share=decided / num)
     best = max((one.speedup for one in study.estimates), default=None)
     if best is not None:
-        yield Tile("best so far", words.times(best), "not proved yet")
+        yield Tile("best so far", words.single(best), "not proved yet")
     if study.trials:
         yield Tile("runs", f"{len(study.trials):,}")
 
@@ -91,7 +91,7 @@ def _of_comparison(comparison: Comparison, doing: Doing) -> Iterator[Tile]:
     ratio = _ratio(comparison.pairs)
     if ratio is not None:
         ratios = _ratios(comparison.pairs)[-MOST_RATIOS:]
-        yield Tile("so far", words.times(ratio), "no interval yet", ratios)
+        yield Tile("so far", words.single(ratio), "no interval yet", ratios)
     num, most = len(comparison.pairs), comparison.max_pairs
     void = f"{len(comparison.voided)} void" if comparison.voided else ""
     name = "blocks" if comparison.within else "pairs"

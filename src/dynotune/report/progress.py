@@ -158,7 +158,7 @@ class Progress:
                 (f"{what} {number:>2}/{max_pairs}  ", "dim"),
                 f"baseline {words.value(pair.baseline_s, objective, unit)}, ",
                 f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
-                (words.times(pair.baseline_s / pair.candidate_s), "bold"),
+                (words.single(pair.baseline_s / pair.candidate_s), "bold"),
             ),
             soft_wrap=self._is_log,
         )

@@ -109,15 +109,32 @@ def interval(ci: tuple[float, float] | None) -> str:
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
 
 
+def with_interval(ratio: float | None, ci: tuple[float, float] | None, *, digits: int = 3) -> str:
+    """Write a ratio of times with its interval, `1.800× (1.45× to 2.22×)`; the ratio alone if no interval is
+    known."""
+    known = f" ({interval(ci)})" if ci is not None and all(end > 0 for end in ci) else ""
+    return f"{times(ratio, digits=digits)}{known}"
+
+
+def single(ratio: float) -> str:
+    """Write the ratio of a single pair or block, in the direction in which `so_far` writes all of them."""
+    ratio, _, slower = _above_one(ratio, None)
+    return f"{times(ratio)}{slower}"
+
+
+def _above_one(ratio: float, ci: tuple[float, float] | None) -> tuple[float, tuple[float, float] | None, str]:
+    """Turn a ratio well below 1 round: return ratio, interval, and ` slower` if they were turned."""
+    if not 0 < ratio < 1 / LARGE_RATIO or (ci is not None and not all(end > 0 for end in ci)):
+        return ratio, ci, ""
+    return 1 / ratio, None if ci is None else (1 / ci[1], 1 / ci[0]), " slower"
+
+
 def so_far(speedup: float | None, ci: tuple[float, float] | None) -> str:
     """Write the progress, `so far 1.71× (1.22× to 2.40×)`; "" if nothing is known. A ratio well below 1 is
     written as `1.89× slower`."""
     if speedup is None:
         return ""
-    slower = ""
-    if 0 < speedup < 1 / LARGE_RATIO and (ci is None or all(end > 0 for end in ci)):
-        speedup, slower = 1 / speedup, " slower"
-        ci = None if ci is None else (1 / ci[1], 1 / ci[0])
+    speedup, ci, slower = _above_one(speedup, ci)
     known = f" ({interval(ci)})" if ci is not None else ""
     return f"so far {times(speedup, digits=digits(ci))}{slower}{known}"
 
@@ -125,16 +142,14 @@ def so_far(speedup: float | None, ci: tuple[float, float] | None) -> str:
 def baseline_shift(shift: BaselineShift) -> str:
     """Write the time of a step of the blocks' baseline over that of the plain window: `1.004× (0.99× to
     1.02×)`."""
-    return (
-        f"{times(shift.ratio, digits=3)} ({interval(shift.ci)})" if shift.ci else times(shift.ratio, digits=3)
-    )
+    return with_interval(shift.ratio, shift.ci)
 
 
 def blocks_before(blocks: BlocksAnswer) -> str:
     """Write what blocks within one process said before fresh pairs, as a sentence."""
     if blocks.speedup is None:
         return "Blocks within one process said nothing before."
-    known = f"{times(blocks.speedup, digits=digits(blocks.ci))} ({interval(blocks.ci)})"
+    known = with_interval(blocks.speedup, blocks.ci, digits=digits(blocks.ci))
     return f"Before the fresh pairs, {len(blocks.pairs)} blocks within one process said {known}."
 
 

@@ -20,9 +20,9 @@ from dynotune.schema.events import TraceRecorded
 from dynotune.schema.reasons import Reason
 from dynotune.schema.run import Process, RecordedTrace, Run
 
-# Below this factor, recording costs less than the steps differ among themselves.
 USUAL_S = 20.0
 """Seconds that most commands take to steady steps and a recording: what the bar of progress counts on."""
+# If recording makes steps longer by a smaller fraction, that is within the differences between steps.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
 

@@ -145,8 +145,10 @@ class Agent:
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
             from .facts.program_options import ProgramOptions
+            from .facts.trainers import Trainers
 
             self._watch_fetches()
+            Trainers(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)

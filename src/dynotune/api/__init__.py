@@ -153,6 +153,7 @@ def doctor(
     from dynotune import probe
     from dynotune.claims import all_claims
     from dynotune.doctor import ObservationView, differences, examine, seen_here
+    from dynotune.launch.caches import unpacked_origin
     from dynotune.schema.diagnosis import Examination
     from dynotune.schema.observation import Observation
 
@@ -160,6 +161,7 @@ def doctor(
     env = os.environ if env is None else env
     asked = probe.interpreter_asked(python, _words(command), env)
     facts = probe.machine(env, python=asked, cwd=Path.cwd(), deadline_s=DOCTOR_S)
+    facts |= unpacked_origin.facts(facts, env, Path.cwd())
     seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing = None if other is None else differences(facts, other)

@@ -37,6 +37,9 @@ from dynotune.schema.task import MOST_RECORDED_S
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
+USUAL_START_S, USUAL_RECORDING_S, USUAL_DELAYS_S = 15.0, 5.0, 10.0
+"""Seconds that most commands take to steady steps and for their window, a recording, and delays. The bar of
+progress counts on them."""
 SHARE_S = 100.0
 """Seconds that measurements take at most, from the first step on: whoever asks has three minutes."""
 NO_TIME = Unknown("the diagnosis had taken its share of the time")
@@ -121,7 +124,10 @@ class LiveDiagnosis:
             The observation and its file, from which the diagnosis can be repeated on any machine.
         """
         run, watcher = self.run, self._watcher
-        watcher.running("the command, until its steps are steady and timed")
+        after_s = USUAL_RECORDING_S + (USUAL_DELAYS_S if delays else 0.0)
+        # Within a study, the budget of the study says when all ends.
+        usual_s = None if self._counts_start else USUAL_START_S + after_s
+        watcher.running("the command, until its steps are steady", left_s=usual_s)
         self.runner.start(exact_window(run))
         facts = self._facts() if self._joined is None else self._joined.facts
         refuse_torch(facts)
@@ -137,7 +143,7 @@ class LiveDiagnosis:
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
-        watcher.running("a few recorded steps")
+        watcher.running("a few recorded steps", left_s=None if self._counts_start else after_s)
         recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
@@ -156,7 +162,7 @@ class LiveDiagnosis:
         if delays and not self.has_time:
             observation = msgspec.structs.replace(observation, delays=NO_TIME)
         elif delays:
-            watcher.running("steps with delays, to see what they wait for")
+            watcher.running("steps with delays, to see what they wait for", left_s=USUAL_DELAYS_S)
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
         if self.has_time:
             observation = msgspec.structs.replace(observation, objects=counted(self.runner, observation))

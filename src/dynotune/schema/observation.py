@@ -56,6 +56,16 @@ class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
     graph_nodes: int | None = None
 
 
+class MadeTrainer(msgspec.Struct, frozen=True):
+    """A trainer of a library that runs the program's loop.
+
+    `name`: such as `lightning.Trainer`. `place`: the user's line that makes it, `file:line`; "" if unknown.
+    """
+
+    name: str
+    place: str = ""
+
+
 class ProcessState(InspectedState, frozen=True, kw_only=True):
     """State and timing of one process that makes steps.
 
@@ -67,6 +77,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
             records.
         failed: reason by name of the part that could not be inspected.
         options: options that the program parses; [] if none of the known parsers did.
+        trainers: trainers of libraries that the program made; [] in older records.
         serving: calls of models and marked frames, mostly before the window; None if too few, and in older
             records.
     """
@@ -84,6 +95,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     environment_changes: list[EnvironmentChange] = []
     failed: dict[str, str] = {}
     options: list[ProgramOption] = []
+    trainers: list[MadeTrainer] = []
     serving: Serving | None = None
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from dynotune.launch.records import VALIDATION, Record
-from dynotune.schema import data_file
 from dynotune.schema.account import Activity
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import RecordError
 from dynotune.schema.events import StacksSampled, StartSpan
 
@@ -30,6 +30,12 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     whole: bool = False
     leaf: bool = False
     within: Literal["", "compile"] = ""
+
+
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file stacks.toml, whose head explains the fields."""
+
+    rule: list[_Rule]
 
 
 _MAKES_DATA = _Rule(activity="data_set", pattern="", whole=True)
@@ -154,8 +160,8 @@ class Samples:
 
 @cache
 def _rules() -> list[tuple[re.Pattern[str], _Rule]]:
-    rules = data_file.table(__package__, "stacks.toml", dict[Literal["rule"], list[_Rule]])
-    return [(re.compile(rule.pattern), rule) for rule in rules["rule"]]
+    rules = table(__package__, "stacks.toml", _Rules)
+    return [(re.compile(rule.pattern), rule) for rule in rules.rule]
 
 
 @cache

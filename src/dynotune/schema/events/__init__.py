@@ -35,6 +35,7 @@ from dynotune.schema.events.process import (
     SettingPutBack,
     SettingsReadBack,
     TorchImported,
+    TrainerMade,
 )
 from dynotune.schema.events.start import (
     CompilerCounted,
@@ -106,6 +107,7 @@ Event = (
     | StartSpan
     | StateRead
     | TorchImported
+    | TrainerMade
 )
 """Any event of a record."""
 
@@ -174,6 +176,7 @@ __all__ = [
     "TaskResult",
     "TorchImported",
     "TraceRecorded",
+    "TrainerMade",
     "Window",
     "kind_of",
     "unit_s",

@@ -40,7 +40,7 @@ QUESTIONS = {
     "Transformers' Trainer": Question("diagnose -- PYTHON hf.py", r"dataloader_num_workers"),
     "a GPT": Question("diagnose -- PYTHON gpt.py", r"optimizer\.fused=true"),
     "slow start": Question("startup time -- PYTHON hf.py", r"imports .*transformers"),
-    "memory of another GPU": Question("memory --gpu H100-80GB -- PYTHON hf.py", r"GiB|MiB"),
+    "memory of another GPU": Question("memory --gpu H100-80GB -- PYTHON infer.py", r"GiB|MiB"),
     "latency that jitters": Question("diagnose -- PYTHON serve.py", "service-idle"),
     "is this variable bad": Question(
         "compare env.CUBLAS_WORKSPACE_CONFIG=@unset -- PYTHON loop.py", "not set, neither here nor by"

@@ -25,6 +25,16 @@ def test_cores_bound_the_streams_when_a_frame_takes_cpu_time():
     assert predicted(run(1, cpu_s=0.01, num_cores=8)) == {"cores": 32}
 
 
+def test_cores_of_other_programs_are_left_out_but_never_those_that_the_program_has():
+    assert predicted(run(1, cpu_s=0.01, num_cores=8, others_cores=6.0)) == {"cores": 8}
+    assert predicted(run(4, cpu_s=0.01, num_cores=8, others_cores=7.9, cores=1.0)) == {"cores": 4}
+
+
+def test_prediction_is_of_the_largest_value_when_runs_are_in_another_order():
+    small, large = run(1, cpu_s=0.01, num_cores=8), run(8, cpu_s=0.02, num_cores=8)
+    assert predicted(large, small) == {"cores": 16}
+
+
 def test_device_bounds_the_streams_when_it_works_for_a_frame():
     assert predicted(run(1, cpu_s=0.001, num_cores=8, device_share=0.05)) == {"cores": 320, "device": 20}
 

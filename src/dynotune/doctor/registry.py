@@ -76,7 +76,11 @@ def _explains_part(finding: Finding, general: Finding) -> bool:
     """Tell whether the finding explains a good part of the general one; a cost that is not known may be all
     of it."""
     rules = all_rules()
-    if finding.severity == "low" or general.id not in rules[finding.id].generals(rules):
+    if (
+        finding.severity == "low"
+        or finding.kind == "memory"
+        or general.id not in rules[finding.id].generals(rules)
+    ):
         return False
     if isinstance(general.share, Unknown) or isinstance(finding.share, Unknown):
         return True

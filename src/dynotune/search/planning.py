@@ -15,6 +15,7 @@ from dynotune.measure.bench import Interrupted, Journal, ValueBench, preflight
 from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_another_machine
 from dynotune.schema import document, resumption
 from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.facts import Unknown
 from dynotune.schema.largest import MOST_VALUE, OF_FRAMES, WINDOW_S, LargestValue, Limit
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -202,7 +203,7 @@ def _search(
                     f"{budget_s:.0f} s. Give at least --budget {math.ceil(plan.runs[-1].wall_s) + 1}s."
                 )
             return _out_of_time(journal)
-        watcher.running(f"{{{plan.name}}} = {found.next_value}")
+        watcher.running(f"{{{plan.name}}} = {found.next_value}", left_s=left_s)
         made = bench.run(found.next_value, len(plan.runs))
         journal.update(runs=[*plan.runs, made], end=None)
         watcher.say(largest_words.run_in_words(made, journal.document))
@@ -211,8 +212,17 @@ def _search(
 
 
 def _expected(plan: LargestValue) -> int | None:
-    """Return the predicted value once two values have shown what a further stream takes."""
-    return plan.prediction if len({run.value for run in plan.runs}) > 1 else None
+    """Return the value to expect once two values have shown what a further stream takes.
+
+    The more streams, the more a frame takes: threads contend for locks and caches. So the largest value that
+    held so far tells, and the prediction that the user is told stays that of the first two runs.
+    """
+    held = [run for run in plan.runs if run.serving is not None and run.leans(plan.limits)]
+    if len({run.value for run in plan.runs}) < 2 or not held:
+        return None
+    bounds = serving_bounds.predicted(held, plan.limits, plan.fps, plan.facts)
+    known = [] if isinstance(bounds, Unknown) else [one.largest for one in bounds if one.largest is not None]
+    return min(known, default=None)
 
 
 def _predict(journal: Journal[LargestValue], watcher: Watcher) -> None:

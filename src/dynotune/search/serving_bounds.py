@@ -1,5 +1,5 @@
-"""Say what bounds the number of streams: as predicted from the first two runs, and as a run shows that broke
-a limit.
+"""Say what bounds the number of streams: as predicted from runs that hold the limits, and as a run shows that
+broke one.
 
 A part of the machine bounds the streams at the value at which the frames of all streams take all that there
 is of it. Parts that only show under load, such as a lock, are not predicted.
@@ -19,14 +19,18 @@ USED_UP = 0.85
 ONE_CORE = (0.85, 1.25)
 """Cores of a process whose threads take turns by Python's interpreter lock."""
 AT_ONCE = 1.1
+NOTABLE = 0.1
+"""Cores of other programs from which on they are told."""
 LEAST_GROWTH_BYTES = 1 << 20
 
 
 def predicted(
     runs: Sequence[ValueRun], limits: Sequence[Limit], fps: float | None, facts: Facts
 ) -> list[Bound] | Unknown:
-    """Return the bounds that runs at the two smallest values show, the tightest first."""
-    known = [(run.value, run.serving) for run in runs if run.serving is not None]
+    """Return the bounds that runs show, what a frame takes by the largest value, the tightest first."""
+    known = sorted(
+        ((run.value, run.serving) for run in runs if run.serving is not None), key=lambda one: one[0]
+    )
     if fps is None or not known:
         return Unknown("only the frames of streams show what a further one takes")
     value, serving = known[-1]
@@ -44,12 +48,15 @@ def _of_cores(serving: Serving, fps: float) -> list[Bound]:
     parts = f"{words.duration(serving.call_cpu_s)} in calls of the model, " if serving.call_cpu_s else ""
     between = f"{words.duration(serving.between_cpu_s)} between them" if serving.call_cpu_s else ""
     of_these = f", of these {parts}{between}" if parts else ""
+    others = serving.others_cores or 0.0
+    free = max(serving.cores or 0.0, serving.num_cores - others)
+    taken = f", of which other programs take {others:.1f}" if others >= NOTABLE else ""
     return [
         Bound(
             name="cores",
             why=f"A frame takes {words.duration(serving.cpu_s)} of a core{of_these}; there are "
-            f"{serving.num_cores:g} cores.",
-            largest=int(serving.num_cores / (fps * serving.cpu_s)),
+            f"{serving.num_cores:g} cores{taken}.",
+            largest=int(free / (fps * serving.cpu_s)),
         )
     ]
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.measure.live import delays as tested
 from dynotune.measure.live.delays import Delay, delay_tests
@@ -87,25 +88,12 @@ def test_fewer_delays_are_made_when_stretches_hold_a_batch_of_each_of_many_worke
     assert 1 <= len(few) < len(many)
 
 
-def test_blocks_of_one_delay_count_together_when_it_is_two_arms():
-    asked = [tested.DelayArm(Delay(part="host"), 0.0025, num) for num in (2, 1)]
-    blocks = {0: [block(0, 0.002, 0.0025), block(0, 0.0024, 0.0025)], 1: [block(1, 0.0022, 0.0025)]}
-    (answer,) = tested._answers([0, 1], blocks, asked)
-    assert answer.num_blocks == 3
-    assert answer.longer_s == pytest.approx(0.0022)
-    assert tested._answers([0, 1], {**blocks, 1: []}, asked) == []
-
-
-def test_slow_loader_gets_one_block_when_the_first_delay_shows_the_noise():
+def test_each_delay_gets_one_block_when_steps_are_slow():
     parts = [Delay(part="host"), Delay(part="loader"), *(Delay(part="function", place=name) for name in "ab")]
     found = tested.affordable(parts, 0.1, tested.BUDGET_S)
-    assert [(arm.delay.part, arm.fewest) for arm in found][:3] == [("host", 2), ("host", 1), ("loader", 1)]
-    without = tested.affordable([parts[0], *parts[2:]], 0.1, tested.BUDGET_S)
-    assert [(arm.delay.part, arm.fewest) for arm in without] == [
-        ("host", 2),
-        ("function", 2),
-        ("function", 2),
-    ]
+    assert [(arm.delay.part, arm.fewest) for arm in found][:2] == [("host", 1), ("loader", 1)]
+    slow = tested.affordable([parts[0], *parts[2:]], 0.3, tested.BUDGET_S)
+    assert [(arm.delay.part, arm.fewest) for arm in slow] == [("host", 1), ("function", 1)]
 
 
 @given(st.floats(1e-4, 0.1), st.integers(0, 2), st.booleans(), st.booleans())
@@ -135,16 +123,28 @@ def test_part_is_critical_only_when_the_interval_decides(slope, ci, is_critical)
 
 
 @given(st.lists(NOISE, min_size=1, max_size=4))
-def test_noise_is_pooled_over_the_arms(arms):
+def test_noise_is_pooled_over_the_arms_when_stretches_do_not_differ(arms):
     blocks = {at: [block(at, 0.001 * at + each, 0.0025) for each in noise] for at, noise in enumerate(arms)}
     found, df = tested._noise(blocks)
-    assert df == sum(len(noise) - 1 for noise in arms)
+    num = sum(map(len, arms))
+    assert df == num - len(arms) + 2 * num
     squares = sum((len(noise) - 1) * statistics.variance(noise) for noise in arms)
     assert found == pytest.approx(math.sqrt(squares / df), abs=1e-8)
 
 
-def test_noise_is_unknown_when_each_arm_has_one_block():
-    assert tested._noise({0: [block(0, 0.001, 0.0025)], 1: []}) == (math.inf, 0)
+@given(st.floats(1e-4, 1e-2))
+def test_noise_is_known_from_the_stretches_when_there_is_one_block(difference_s):
+    one = block(0, 0.001, 0.0025)
+    apart_s = difference_s * one.baseline[0].num_steps
+    first, second = one.baseline
+    longer = replace(second, seconds=first.seconds + apart_s)
+    found, df = tested._noise({0: [replace(one, baseline=[first, longer])], 1: []})
+    assert df == 2
+    assert found == pytest.approx(difference_s / 2, rel=1e-6)
+
+
+def test_noise_is_unknown_when_no_block_was_made():
+    assert tested._noise({0: [], 1: []}) == (math.inf, 0)
 
 
 PROGRAM = """
@@ -202,7 +202,7 @@ def test_parts_are_delayed_and_results_the_same_when_a_program_runs(tmp_path):
     assert found.untested == {"device": "the program does not use CUDA"}
     for test in found.tests:
         assert all(answer.delay_s >= 0.75 * tested.LEAST_DELAY_S for answer in test.answers)
-        assert all(answer.num_blocks >= tested.FEWEST_BLOCKS for answer in test.answers)
+        assert all(answer.num_blocks >= 1 for answer in test.answers)
     assert not [event for record in records for event in record.all(AgentError)]
     outputs = [file.read_text() for file in (tmp_path / "runs").glob("*/stdout")]
     plain = _plain_losses()

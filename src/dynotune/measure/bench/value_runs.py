@@ -221,6 +221,7 @@ def _with_machine(
         serving,
         process_cores=streams.busiest_process(outcome.all_records, span),
         cores=cores,
+        others_cores=None if cores is None else _others_cores(inside, cores),
         cpu_s=cores / serving.frames_per_s if cores is not None and serving.frames_per_s else None,
         num_cores=float(_known(facts, "host.num_cores", len(probe.host.usable_cpus()))),
         device_share=sum(shares) / len(shares) if shares and device_bytes else None,
@@ -230,6 +231,15 @@ def _with_machine(
         weights_bytes=streams.weights_bytes(outcome.all_records),
         device_total_bytes=_known(facts, "gpu.memory_bytes", None) if device_bytes else None,
     )
+
+
+def _others_cores(samples: Sequence[probe.Sample], own: float) -> float | None:
+    """Return the cores that other programs used, beside the program's own; None if samples do not tell."""
+    seen = [(one.time_s, one.cores.busy_s) for one in samples if not isinstance(one.cores, Unknown)]
+    if len(seen) < 2:
+        return None
+    (first_s, before_s), (last_s, after_s) = seen[0], seen[-1]
+    return max(0.0, (after_s - before_s) / (last_s - first_s) - own)
 
 
 def _known(facts: Facts, name: str, default: V) -> V:

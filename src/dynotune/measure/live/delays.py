@@ -2,7 +2,8 @@
 steps.
 
 Delays are switched on and off in blocks, as settings are. A block says by how many seconds a step becomes
-longer; all blocks of the run have the same noise, so their scatter is pooled.
+longer; all blocks of the run have the same noise, so their scatter is pooled, and so is that of the two
+stretches that a block has with a delay, and of the two without.
 """
 
 import math
@@ -143,11 +144,10 @@ def stretch_steps(step_s: float, num_workers: int) -> int:
 def affordable(
     delays: Sequence[Delay], step_s: float, budget_s: float, num_steps: int = FEWEST_STEPS
 ) -> list[DelayArm]:
-    """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S`
-    allows.
+    """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S` allows
+    a block of.
 
-    A slow step's loader gets one block. The first delay then gets a third, from which the noise is known: it
-    is an arm twice, so that no second block of the loader comes before. `num_steps`: steps of a stretch.
+    `num_steps`: steps of a stretch.
     """
 
     def cost_s(delay: Delay, num_blocks: int) -> float:
@@ -161,13 +161,8 @@ def affordable(
     if both_s <= budget_s:
         # The sizes differ also for a step that is shorter than the least delay.
         return [DelayArm(delay, small_s * share / SHARES[0]) for share in SHARES for delay in delays]
-    is_short = any(delay.part == "loader" for delay in delays[1:]) and both_s > len(SHARES) * BUDGET_S
-    wanted = [
-        DelayArm(delay, small_s, 1 if is_short and delay.part == "loader" else FEWEST_BLOCKS)
-        for delay in delays
-    ]
     chosen, left_s = list[DelayArm](), LONGEST_S
-    for arm in [*wanted[:1], *([DelayArm(delays[0], small_s, 1)] if is_short else []), *wanted[1:]]:
+    for arm in [DelayArm(delay, small_s, 1) for delay in delays]:
         needed_s = cost_s(arm.delay, arm.fewest)
         if not chosen or needed_s <= left_s:
             chosen.append(arm)
@@ -197,13 +192,23 @@ def _longer(blocks: Sequence[Block]) -> list[float]:
 def _noise(blocks: Mapping[int, Sequence[Block]]) -> tuple[float, int]:
     """Return the standard deviation (s) of a block's answer, pooled over the arms, and its degrees of
     freedom."""
-    squares, df = 0.0, 0
+    squares, df = [0.0], 0
     for each in blocks.values():
         values = _longer(each)
-        if len(values) > 1:
-            squares += math.fsum((value - statistics.fmean(values)) ** 2 for value in values)
+        if values:
+            squares += [(value - statistics.fmean(values)) ** 2 for value in values]
             df += len(values) - 1
-    return (math.sqrt(squares / df) if df else math.inf), df
+        # What a block says is the difference of two means of two stretches, and has half of the variance of
+        # the difference of two.
+        squares += [value**2 / 2 for value in _repeated(each)]
+        df += len(_repeated(each))
+    return (math.sqrt(math.fsum(squares) / df) if df else math.inf), df
+
+
+def _repeated(blocks: Sequence[Block]) -> list[float]:
+    """Return, for each two stretches of one kind in a block, the difference (s) of their steps."""
+    twos = [two for block in blocks for two in (block.baseline, block.candidate) if len(two) == 2]
+    return [unit_s(two[:1], by_sample=False) - unit_s(two[1:], by_sample=False) for two in twos]
 
 
 def _half_s(blocks: Mapping[int, Sequence[Block]], num: int) -> float:
@@ -223,13 +228,10 @@ def _is_precise(blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]
 def _answers(
     arms: Sequence[int], blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]
 ) -> list[Answered]:
-    by_delay: dict[float, list[int]] = {}
-    for at in arms:
-        by_delay.setdefault(asked[at].delay_s, []).append(at)
     found = []
-    for delay_s, same in sorted(by_delay.items()):
-        made = [block for at in same for block in blocks[at]]
-        if len(made) < sum(asked[at].fewest for at in same):
+    for at in arms:
+        made, delay_s = blocks[at], asked[at].delay_s
+        if len(made) < asked[at].fewest:
             continue
         longer_s, half_s = statistics.fmean(_longer(made)), _half_s(blocks, len(made))
         read = [float(one.found) for block in made for one in block.readback if isinstance(one.found, str)]

@@ -406,6 +406,7 @@ class Agent:
         program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._end_account()
         self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
@@ -500,13 +501,18 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
-        if self._clock is not None:
-            self._clock.end()
+        self._end_account()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
         if self._state is not None and roots is not None and not self._settings.wants_around:
             self._guard("modules", roots.call_plainly, self._needed)
+
+    def _end_account(self) -> None:
+        """Record no stacks and no spans from now on, because measured steps are to be as without."""
+        if self._clock is not None and self._startup is not None:
+            self._clock.end()
+            self._startup.end()
 
     def _before_result(self) -> None:
         self._guard("memory", lambda: self._event({"event": "memory", **observe.memory(self._program.torch)}))
@@ -549,7 +555,7 @@ class Agent:
         """
         self._writer.reset_after_fork()
         if self._startup is not None:
-            self._startup.forked()
+            self._startup.end()  # the child's start is not the program's
         self._steps.reset_after_fork()
         if self._frames is not None:
             self._frames.reset_after_fork()

@@ -77,6 +77,8 @@ def layout(comparison: Comparison) -> Report:
     compared = [_compared(comparison)]
     failed = [_failure(comparison, comparison.failed)] if comparison.failed is not None else []
     has_arms = comparison.pairs or (comparison.failed is None and comparison.verdict != "same")
+    # Until the end, and where it was stopped, only the pairs are known.
+    has_figures = comparison.verdict is not None or comparison.baseline != ArmSummary()
     return Report(
         kicker=kicker("dynotune compare", comparison.run.objective),
         answer=_answer(comparison),
@@ -91,7 +93,7 @@ def layout(comparison: Comparison) -> Report:
             *failed,
             *([Note(comparison.reason, tone="dim")] if comparison.reason else []),
             _pairs(comparison),
-            *([_arms(comparison)] if has_arms else []),
+            *([_arms(comparison)] if has_arms and has_figures else []),
             *_notes(comparison),
             *few(wary(sentences(comparison))[:-1], "warnings"),
             wary(sentences(comparison))[-1],

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dynotune.schema.account import RunAccount
 from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.compilation import NOT_COMPILED, Compilation
@@ -122,6 +123,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
         memory: memory of each rank on each of its devices.
         delays: how a step answered delays of its parts.
+        account: where the time went up to the plain window.
         objects: Python's objects that steps left behind; counted only in a program whose memory grows.
     """
 
@@ -134,4 +136,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
     delays: DelayTests | Unknown = NOT_ASKED
     objects: GrownObjects | Unknown = NOT_ASKED
+    account: RunAccount | Unknown = NOT_ASKED
     notes: list[str] = []

@@ -129,17 +129,14 @@ def _above_one(ratio: float, ci: tuple[float, float] | None) -> tuple[float, tup
     return 1 / ratio, None if ci is None else (1 / ci[1], 1 / ci[0]), " slower"
 
 
-def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
-    """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is
-    known. A ratio well below 1 is written as `1.89× slower`."""
-    parts = []
-    if speedup is not None:
-        speedup, ci, slower = _above_one(speedup, ci)
-        known = f" ({interval(ci)})" if ci is not None else ""
-        parts.append(f"so far {times(speedup, digits=digits(ci))}{slower}{known}")
-    if left_s is not None:
-        parts.append(f"{max(0.0, left_s):.0f} s left")
-    return ", ".join(parts)
+def so_far(speedup: float | None, ci: tuple[float, float] | None) -> str:
+    """Write the progress, `so far 1.71× (1.22× to 2.40×)`; "" if nothing is known. A ratio well below 1 is
+    written as `1.89× slower`."""
+    if speedup is None:
+        return ""
+    speedup, ci, slower = _above_one(speedup, ci)
+    known = f" ({interval(ci)})" if ci is not None else ""
+    return f"so far {times(speedup, digits=digits(ci))}{slower}{known}"
 
 
 def baseline_shift(shift: BaselineShift) -> str:
@@ -257,6 +254,13 @@ def duration(seconds: float | None, *, column: bool = False) -> str:
         if seconds >= size * ROUNDS_UP:
             return f"{_threedigits(seconds / size, zeros=column)} {unit}"
     return f"{_threedigits(seconds * 1e6, zeros=column)} µs"
+
+
+def clock(seconds: float) -> str:
+    """Write whole seconds as a clock shows them: `2:05`, or `1:02:05`."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def change(seconds: float | None, *, column: bool = False) -> str:

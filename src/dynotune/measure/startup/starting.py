@@ -330,9 +330,16 @@ class _StartBench:
         """Start the command once with each state of the caches, in this order."""
         number = self._journal.num(StartBlock) + self._journal.num(VoidBlock) + 1
         limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
-        starts, outcomes = [], []
+        starts = list[Start]()
+        outcomes = []
         for arm in order:
-            self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
+            most = self._startup.max_blocks
+            blocks = max(1, most - number + 1) - len(starts) / len(CACHE_STATES)
+            left_s, budget_s = blocks * (self._startup.block_s or math.inf), self._left_s()
+            self._watcher.running(
+                f"block {number} of at most {most}: caches {arm}",
+                left_s=left_s if budget_s is None else min(left_s, budget_s),
+            )
             outcome, start = self._start(arm, f"{number:03d}-{arm}", limit, self._enough[arm])
             starts.append(start)
             outcomes.append(outcome.without_steps)

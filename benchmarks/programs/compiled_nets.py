@@ -1,12 +1,14 @@
-"""Two programs that torch.compile compiles, nothing tuned: python compiled_nets.py --net resnet|transformer
+"""Programs that torch.compile compiles, nothing tuned: python compiled_nets.py --net mlp|resnet|transformer
 
-`transformer` is torch's own encoder, which nobody wrote for this.
+`transformer` is torch's own encoder, which nobody wrote for this. `mlp` has few kernels.
 """
 
 import argparse
 
 import torch
 from torch import nn
+
+NETS = ("mlp", "resnet", "transformer")
 
 
 class Block(nn.Module):
@@ -46,21 +48,34 @@ def transformer(width: int, num_layers: int) -> nn.Module:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--net", choices=("resnet", "transformer"), required=True)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
-    large = args.device.startswith("cuda")
-    torch.manual_seed(0)
-    if args.net == "resnet":
+def mlp(width: int, num_layers: int) -> nn.Module:
+    layers = [layer for _ in range(num_layers) for layer in (nn.Linear(width, width), nn.GELU())]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def model_and_batch(net: str, device: str, batch_size: int | None = None) -> tuple[nn.Module, torch.Tensor]:
+    """Return a net and a batch for it on the device: small ones on a CPU."""
+    large = device.startswith("cuda")
+    if net == "resnet":
         model = resnet(64 if large else 8, 3 if large else 1)
-        x = torch.randn(32 if large else 4, 3, 64 if large else 16, 64 if large else 16)
+        side = 64 if large else 16
+        x = torch.randn(batch_size or (32 if large else 4), 3, side, side)
+    elif net == "mlp":
+        model = mlp(1024 if large else 32, 4)
+        x = torch.randn(batch_size or (256 if large else 8), 1024 if large else 32)
     else:
         model = transformer(512 if large else 32, 4 if large else 1)
-        x = torch.randn(16 if large else 4, 256 if large else 16, 512 if large else 32)
-    model.to(args.device)
-    x = x.to(args.device)
+        x = torch.randn(batch_size or (16 if large else 4), 256 if large else 16, 512 if large else 32)
+    return model.to(device), x.to(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--net", choices=NETS, required=True)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    model, x = model_and_batch(args.net, args.device)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     compiled = torch.compile(model)
     while True:

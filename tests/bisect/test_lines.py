@@ -83,6 +83,15 @@ def test_merge_says_how_to_search_in_what_it_brought_in(history):
 
 
 @needs_git
+def test_line_is_refused_when_the_good_end_lacks_the_commands_file(history, tmp_path):
+    said = r"main\.py is not in .*\(Change 0\).*\(Rename the program\)"
+    with pytest.raises(UsageError, match=said) as error:
+        line_of("git.ref=v0", "git.ref=main", run_in(history), tmp_path)
+    rename = git(history, "rev-parse", "main").strip()
+    assert error.value.hint == f"Search from there: --good git.ref={rename[:12]}"
+
+
+@needs_git
 def test_line_is_refused_when_the_good_end_is_on_another_branch(history):
     with pytest.raises(UsageError, match="not on the line of main") as error:
         Revisions("side", "main", history)

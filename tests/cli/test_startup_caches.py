@@ -57,6 +57,7 @@ def test_a_program_is_warmed_packed_and_unpacked_by_somebody_else(user, tmp_path
     answer = user.types("startup", "unpack", "a.pack", "--sha256", digest, "--caches", str(theirs), *NO_TORCH)
     assert answer.returncode == 0, answer.stderr
     assert (theirs / "cuda/entry").read_text() == "code\n"
+    assert json.loads((theirs / "pack.json").read_text())["caches"] == ["cuda"]
     assert f'mountPath: "{theirs}"' in answer.stdout
     assert f'COPY ["{str(theirs)[1:]}/", "{theirs}/"]' in answer.stdout
     assert f"CUDA_CACHE_PATH={theirs}/cuda" in (theirs / "environment.sh").read_text()

@@ -465,6 +465,28 @@ def test_workers_that_copy_the_data_sets_objects():
     assert found(waits(0.0, loader(4, loading=loading(**slowly))))["cow-growth"].severity == "low"
 
 
+COPYING = GROWING | {"num_faults": 400.0, "system_s": 0.012, "fetch_s": 0.04, "busy_share": 1.0}
+"""Four workers make 100 batches a second, in which they copy 51 pages each of 400 faults."""
+
+
+def test_cow_growth_counts_the_time_of_copies_when_workers_are_behind():
+    copying = COPYING | {"private_growth_bytes": 800 << 20}
+    finding = found(waits(0.6, loader(4, loading=loading(**copying))))["cow-growth"]
+    assert finding.kind == "speed"
+    assert finding.share == pytest.approx(0.3)  # 12 of 40 ms, as all faults copy
+    assert list(map(str, finding.candidates)) == [
+        "loader.multiprocessing_context=forkserver",
+        "loader.multiprocessing_context=spawn",
+    ]
+
+
+def test_cow_growth_counts_a_share_of_the_kernels_time_when_few_faults_copy():
+    little = COPYING | {"system_s": 0.002}
+    finding = found(waits(0.9, loader(4, loading=loading(**little))))["cow-growth"]
+    assert (finding.kind, finding.candidates) == ("memory", [])
+    assert "0.256 of the 40 ms" in finding.evidence[-1]
+
+
 @pytest.mark.parametrize(
     "given",
     [

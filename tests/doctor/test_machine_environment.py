@@ -18,7 +18,18 @@ from .observations import attribution, observed, timing
 NATIVE, BY_PTX = {"torch.runs_natively": True}, {"torch.runs_natively": False}
 REGEX = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "torch.version": "2.11.0+cu130"}
 
+UNFIT = {
+    "packed.folder": "/opt/caches",
+    "packed.dangerous": [],
+    "packed.useless": ["torch: packed with 2.11.0, here 2.13.0"],
+    "packed.variables": [],
+}
 FIRES = {
+    "unpacked-caches-unfit": [
+        (UNFIT, "medium"),
+        (UNFIT | {"packed.dangerous": ["processor: packed with avx512f, here without"]}, "high"),
+        (UNFIT | {"packed.useless": [], "packed.variables": ["TORCHINDUCTOR_FREEZING: 1"]}, "medium"),
+    ],
     "launch-blocking-on": [
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "high"),
         (NO_GPU | {"CUDA_LAUNCH_BLOCKING": "1"}, "low"),
@@ -99,6 +110,7 @@ FIRES = {
 }
 
 SILENT = {
+    "unpacked-caches-unfit": [{}, UNFIT | {"packed.useless": []}],
     "launch-blocking-on": [{}, {"CUDA_LAUNCH_BLOCKING": "0"}],
     "no-memory-caching-on": [{}],
     "omp-threads-1": [
@@ -150,6 +162,10 @@ SILENT = {
 
 # A variable is known, or is not known to be set; where its fact is Unknown the rule cannot tell.
 UNKNOWN = {
+    "unpacked-caches-unfit": [
+        (UNFIT | {"packed.dangerous": NOBODY}, "packed.dangerous"),
+        (UNFIT | {"packed.useless": NOBODY}, "packed.useless"),
+    ],
     "launch-blocking-on": [({"CUDA_LAUNCH_BLOCKING": NOBODY}, "env.CUDA_LAUNCH_BLOCKING")],
     "no-memory-caching-on": [
         ({"PYTORCH_NO_CUDA_MEMORY_CACHING": NOBODY}, "env.PYTORCH_NO_CUDA_MEMORY_CACHING")

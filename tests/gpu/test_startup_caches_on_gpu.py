@@ -83,7 +83,7 @@ def moved(tmp_path: Path, command: list[str], *names: str) -> None:
     pack.pack(tmp_path / "p", contents.places(mine, Path.cwd()), now, env=mine, without=without)
     (tmp_path / "mine").rename(tmp_path / "gone")
     with unpack.opened(tmp_path / "p") as file:
-        assert conditions.differences(unpack.read_manifest(file, "p"), now) == []
+        assert conditions.differences(unpack.read_manifest(file, "p").origin, now) == []
         unpack.unpack(file, "p", contents.places(theirs, Path.cwd()))
     before = files(theirs, *names)
     assert before

@@ -146,8 +146,10 @@ class Agent:
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
             from .facts.program_options import ProgramOptions
+            from .facts.trainers import Trainers
 
             self._watch_fetches()
+            Trainers(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
@@ -412,6 +414,7 @@ class Agent:
         program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._end_account()
         self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
@@ -507,13 +510,18 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
-        if self._clock is not None:
-            self._clock.end()
+        self._end_account()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
         if self._state is not None and roots is not None and not self._settings.wants_around:
             self._guard("modules", roots.call_plainly, self._needed)
+
+    def _end_account(self) -> None:
+        """Record no stacks and no spans from now on, because measured steps are to be as without."""
+        if self._clock is not None and self._startup is not None:
+            self._clock.end()
+            self._startup.end()
 
     def _before_result(self) -> None:
         self._guard("memory", lambda: self._event({"event": "memory", **observe.memory(self._program.torch)}))
@@ -556,7 +564,7 @@ class Agent:
         """
         self._writer.reset_after_fork()
         if self._startup is not None:
-            self._startup.forked()
+            self._startup.end()  # the child's start is not the program's
         self._steps.reset_after_fork()
         if self._frames is not None:
             self._frames.reset_after_fork()

@@ -50,6 +50,7 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
+    from dynotune.schema.account import RunAccount
     from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison, InProcess
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
@@ -62,6 +63,7 @@ __all__ = [
     "IN_A_FOLDER",
     "MAX_SNAPSHOT_BYTES",
     "Question",
+    "account",
     "bisect",
     "check_output",
     "compare",
@@ -151,6 +153,7 @@ def doctor(
     from dynotune import probe
     from dynotune.claims import all_claims
     from dynotune.doctor import ObservationView, differences, examine, seen_here
+    from dynotune.launch.caches import unpacked_origin
     from dynotune.schema.diagnosis import Examination
     from dynotune.schema.observation import Observation
 
@@ -158,6 +161,7 @@ def doctor(
     env = os.environ if env is None else env
     asked = probe.interpreter_asked(python, _words(command), env)
     facts = probe.machine(env, python=asked, cwd=Path.cwd(), deadline_s=DOCTOR_S)
+    facts |= unpacked_origin.facts(facts, env, Path.cwd())
     seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing = None if other is None else differences(facts, other)
@@ -196,6 +200,18 @@ def diagnosed(
 
     observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
     return shown(conclude(observation, **beside)), path
+
+
+def account(command: Command, *, settings: Settings = (), **run: Unpack[RunOptions]) -> RunAccount:
+    """Run a command to its end, and show where the time of the whole run went, in rows that sum to it.
+
+    What the command prints is kept in the run's folder. A command that fails is accounted for, too.
+    """
+    from dynotune.measure.account import accounted
+
+    spec = _spec(command, run, settings)
+    with _watched(run) as watcher:
+        return shown(accounted(spec, watcher))
 
 
 def compare(

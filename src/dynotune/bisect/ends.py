@@ -31,7 +31,8 @@ def line_of(good: str, bad: str, run: RunSpec, environments: Path) -> Line:
     (knob, _, first), (other, _, last) = good.partition("="), bad.partition("=")
     line: Line
     if knob == other == "git.ref":
-        line = Revisions(first, last, run.cwd)
+        line = revisions = Revisions(first, last, run.cwd)
+        revisions.refuse_absent(run.command)
     elif knob == other and knob.startswith("package."):
         line = Versions(knob.removeprefix("package."), first, last, Environments(run, environments))
     elif all((run.cwd / end).is_file() for end in (good, bad)):

@@ -1,10 +1,12 @@
 """The commits between two revisions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dynotune import knobs
 from dynotune.launch.process import revision
 from dynotune.schema.bisection import BisectionKind, BisectionPoint
+from dynotune.schema.errors import UsageError
 from dynotune.schema.setting import Setting
 
 
@@ -21,6 +23,23 @@ class Revisions:
             BisectionPoint(name=commit.hash, title=commit.subject, num_parents=commit.num_parents)
             for commit in self._commits
         ]
+
+    def refuse_absent(self, command: Sequence[str]) -> None:
+        """Refuse a good end that lacks a file of the command, which was added or renamed later.
+
+        Raises UsageError.
+        """
+        for word in command:
+            if not (self._cwd / word).is_file():
+                continue
+            commit = revision.came_with(self._cwd, word, self._commits)
+            if commit is not None:
+                good = self._commits[0]
+                raise UsageError(
+                    f"{word} is not in {good.hash[:12]} ({good.subject}): it came, or got this name, with "
+                    f"{commit.hash[:12]} ({commit.subject}).",
+                    hint=f"Search from there: --good git.ref={commit.hash[:12]}",
+                )
 
     def settings(self, point: int) -> list[Setting]:
         commit = self._commits[point].hash

@@ -28,6 +28,8 @@ GATE_BLOCKS = 4
 """Most blocks of a gate that names no number."""
 UNDECIDED = 5
 """Exit code of a gate whose starts did not tell."""
+CACHES = tuple(name for name in TITLES if name != "packages")
+"""Caches that can be left out of a pack."""
 GATES = ("partial", "jit", "cannot")
 """Verdicts on which the option can exit, the mildest first; each includes the worse verdicts."""
 
@@ -133,7 +135,7 @@ def time(
         )
     before = None if against is None else document.read(against, Startup)
     if resume is None:
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
     else:
         folder = resumption.resumed_folder(
             context, resume, run.base, starting.FILE, but=("budget", "fail_on")
@@ -193,7 +195,7 @@ def warm(
     from dynotune.report.startup import caches as reports
 
     check_json(json)
-    run_options.check_run(context, run)
+    run_options.check_run(context, run, looks_for_script=True)
     variables: dict[str, str] = {}
     if caches is not None:
         folder = expanded(caches)
@@ -213,8 +215,9 @@ def pack(
     caches: Caches = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="CACHE", help=f"Leave a cache out: {', '.join(TITLES)}; repeat for more."),
+        typer.Option(metavar="CACHE", help=f"Leave a cache out: {', '.join(CACHES)}; repeat for more."),
     ] = None,
+    package: Annotated[list[Path] | None, option("startup_package")] = None,
     python: Python = None,
     json: Json = None,
 ) -> None:
@@ -227,9 +230,9 @@ def pack(
 
     check_json(json)
     env = run_options.environment()
-    unknown = next((name for name in without or [] if name not in TITLES), None)
+    unknown = next((name for name in without or [] if name not in CACHES), None)
     if unknown is not None:
-        raise UsageError(f"There is no cache {unknown}.", hint=f"--without takes {', '.join(TITLES)}.")
+        raise UsageError(f"There is no cache {unknown}.", hint=f"--without takes {', '.join(CACHES)}.")
     command = context.find_root().obj or []
     if caches is not None:
         folder = expanded(caches)
@@ -241,11 +244,13 @@ def pack(
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
     conditions = cache_conditions.here(env, probe.interpreter_asked(python, command, env), Path.cwd())
     found = places.places(env, Path.cwd())
-    left = {name for name in TITLES if name in (without or [])}
+    left = {name for name in CACHES if name in (without or [])}
     # Precompiled headers are never below --caches, and where they are not used another program left them.
     left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
     with console(stderr=True).status("Packing …"):
-        packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
+        packed = cache_pack.pack(
+            file, found, conditions, command=command, env=env, without=left, packages=package or []
+        )
     variables = {**places.variables(Path(reports.FOLDER)), **packed.manifest.variables}
     answers.show(lambda kept: reports.packed_report(kept, variables), packed, json, soft_wrap=True)
 
@@ -265,6 +270,7 @@ def unpack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack
+    from dynotune.launch.caches import unpacked_origin
     from dynotune.report import console
     from dynotune.report.startup import caches as reports
 
@@ -285,15 +291,16 @@ def unpack(
         now = cache_conditions.here(
             env, probe.interpreter_asked(python, context.find_root().obj, env), Path.cwd()
         )
-        differences = cache_conditions.differences(manifest, now)
+        differences = cache_conditions.differences(manifest.origin, now)
         _refuse(differences, str(file), force)
         folder = None if caches is None else expanded(caches)
         variables = {} if folder is None else places.environment(folder)
         with console(stderr=True).status("Unpacking …"):
+            found = places.places({**env, **variables}, Path.cwd())
             unpacked = cache_unpack.unpack(
                 stream,
                 str(file),
-                places.places({**env, **variables}, Path.cwd()),
+                found if folder is None else [*found, places.packages(folder)],
                 most_bytes=most_bytes or cache_unpack.MOST_BYTES,
                 below=str(folder or ""),
                 variables=variables,
@@ -301,6 +308,10 @@ def unpack(
             )
     if folder is not None:
         places.write_variables(folder, unpacked.variables)
+        unpacked_origin.write(folder, manifest.origin)
+    told = cache_conditions.differing_variables(manifest.origin, {**env, **unpacked.variables})
+    if told:
+        unpacked = msgspec.structs.replace(unpacked, notes=[*unpacked.notes, *map(reports.of_keys, told)])
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
     answers.show(
         lambda kept: reports.unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True

@@ -7,15 +7,16 @@ import functools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from dynotune.cli import command_of, completion, run
+from dynotune.cli import answers, command_of, completion, run, serving
 from dynotune.cli.option_values import number
-from dynotune.cli.options import option
+from dynotune.cli.options import Serve, Token, option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.text import time_spans
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dynotune.watch import Otlp, RunWatcher
 
 LOG = "watch.log"
+EVERY_S = 1.0
 
 
 def watch(
@@ -34,8 +36,8 @@ def watch(
         typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders),
     ] = None,
     pid: Annotated[int | None, option("watch_pid", "--pid", **number(1, 2**31 - 1))] = None,
-    serve: Annotated[str | None, option("watch_serve")] = None,
-    token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,
+    serve: Serve = None,
+    token: Token = None,
     fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,
     on_alert: Annotated[str | None, option("watch_on_alert")] = None,
     log: Annotated[list[str] | None, option("watch_log")] = None,
@@ -58,7 +60,7 @@ def watch(
         at: Path, stack: contextlib.ExitStack, lives: Callable[[int], bool] | None = None
     ) -> RunWatcher:
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
-        from dynotune.watch import Commands, RunWatcher, Server
+        from dynotune.watch import Commands, RunSource, RunWatcher
 
         started = folder is None and pid is None
         made = RunWatcher(at, started=started, fail_on=limits, lives=lives)
@@ -66,12 +68,17 @@ def watch(
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
         _send(made, stack, log or [], otlp)
-        if serve is not None:
-            server = Server(serve, made, token=token)
-            stack.callback(server.close)
-            run.say(f"serving {server.url} and {server.url.partition('?')[0]}metrics")
+        stack.enter_context(serving.served(serve, token, RunSource(made)))
         return made
 
+    if folder is not None and serving.is_document(folder):
+        if settings or recipe or fail_on or on_alert:
+            raise UsageError(
+                f"{folder} is a study or a comparison, which has no alerts and takes no settings.",
+                hint=f"dynotune watch [--serve HOST:PORT] {folder}",
+            )
+        _join_document(folder.absolute(), serve, token)
+        return
     if folder is None and pid is None:
         begin = functools.partial(_begin, watcher)
         run.transparently(
@@ -174,6 +181,7 @@ def _join_program(pid: int, watcher: Callable[..., RunWatcher], *, stays: bool) 
 
 def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:
     """Watch a run that another process started, until the run ends or Ctrl-C; a page stays until Ctrl-C."""
+    from dynotune.report import loudness
     from dynotune.watch import Lines, Screen
 
     if not (folder / "plan.json").exists():
@@ -187,7 +195,8 @@ def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> N
     with contextlib.ExitStack() as stack:
         made = watcher(folder.absolute(), stack)
         if sys.stdout is not None:  # the caller may have closed it
-            made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
+            is_screen = sys.stdout.isatty() and not loudness.is_plain()
+            made.show.append(stack.enter_context(Screen()) if is_screen else Lines(sys.stdout))
         with contextlib.suppress(KeyboardInterrupt):
             made.run()
             if stays and made.failed is None:
@@ -195,6 +204,29 @@ def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> N
     if made.failed is not None:
         run.say(f"{made.failed.id}: {made.failed.text}")
         raise typer.Exit(1)
+
+
+def _join_document(folder: Path, serve: str | None, token: str | None) -> None:
+    """Show a study or a comparison that another process measures, until its end or Ctrl-C."""
+    from dynotune.report import live_document, loudness, on_terminal
+    from dynotune.watch import DocumentSource, DocumentWatcher, Screen
+
+    watcher = DocumentWatcher(folder)
+    is_screen = sys.stdout is not None and sys.stdout.isatty() and not loudness.is_plain()
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        stack.enter_context(serving.served(serve, token, DocumentSource(lambda: watcher)))
+        screen = stack.enter_context(Screen()) if is_screen else None
+        line = ""
+        while not watcher.is_over:
+            report = live_document.layout(watcher.document(), watcher.doing())
+            if screen is not None:
+                screen.draw(report, last="")
+            elif line != (line := str(report.answer.line)):
+                print(line, flush=True)
+            time.sleep(EVERY_S)
+        if serve is not None:
+            signal.pause()
+    answers.show(on_terminal, watcher.document(), None)
 
 
 def _limit(text: str) -> tuple[str, float]:

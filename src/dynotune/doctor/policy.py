@@ -111,6 +111,8 @@ MANY_OBJECTS = 100_000
 OBJECT_BYTES = 256
 """Size of a Python object of a data set, with its share of its memory page: a path has about a hundred
 bytes."""
+PAGE_BYTES = 4096
+"""Page that a write to shared memory copies. Where pages are larger, less is copied than is counted."""
 COPIED_BYTES = 16 << 20
 """Growth of all workers' own memory in the window. Batches alone change it by a few megabytes."""
 COPIED_MUCH_BYTES = 256 << 20

@@ -14,7 +14,9 @@ MOST_FILES = 500_000
 LONGEST_PATH = 1024
 LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
+_VARIABLE = re.compile(
+    r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+|TORCH_CACHING_PRECOMPILE"
+)
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
 """Environment variables that locate a cache; when unpacking, the user decides on the cache's location."""
 
@@ -66,6 +68,23 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class PackOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pack's caches depend on: document `pack.json` beside unpacked caches.
+
+    Args:
+        has_cpp: whether the caches have C++ kernels or headers, whose keys depend on processor and compiler.
+            Packages have such kernels, too, but no keys.
+        variables: as in `Manifest`.
+    """
+
+    schema: str = "dynotune.pack-origin/1"
+    created: str
+    caches: list[CacheName]
+    has_cpp: bool
+    conditions: Conditions
+    variables: dict[str, str] = {}
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Manifest of a pack: the first file in the pack; the other files follow in the order of `files`.
 
@@ -93,6 +112,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def caches(self) -> list[CacheName]:
         """Return the caches that have files in this manifest, in the order of their first file."""
         return list(dict.fromkeys(file.cache for file in self.files))
+
+    @property
+    def origin(self) -> PackOrigin:
+        caches = self.caches
+        return PackOrigin(
+            created=self.created,
+            caches=caches,
+            # GPU graphs depend on the processor's instruction sets only: Triton's launchers are plain C.
+            has_cpp="headers" in caches
+            or any(file.cache == "inductor" and file.path.endswith(".so") for file in self.files),
+            conditions=self.conditions,
+            variables=self.variables,
+        )
 
 
 class Packed(msgspec.Struct, frozen=True, kw_only=True):

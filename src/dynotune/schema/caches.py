@@ -6,7 +6,7 @@ import msgspec
 
 from dynotune.schema.facts import Unknown
 
-CacheName = Literal["cuda", "inductor", "headers", "triton", "jiterator"]
+CacheName = Literal["cuda", "inductor", "headers", "triton", "jiterator", "packages"]
 
 TITLES: dict[CacheName, str] = {
     "cuda": "CUDA ComputeCache",
@@ -14,6 +14,7 @@ TITLES: dict[CacheName, str] = {
     "headers": "inductor's precompiled headers",
     "triton": "Triton",
     "jiterator": "jiterator",
+    "packages": "precompiled packages",
 }
 
 WarmEnd = Literal["warm", "nothing", "not-warm"]

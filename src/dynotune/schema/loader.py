@@ -49,6 +49,8 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
         parts: the time to make a sample by kind of work, the largest share first; [] if no sampler ran.
         read_bytes, storage_bytes: bytes read per batch, and bytes of these from storage rather than the page
             cache; None if the kernel does not count bytes.
+        num_faults, system_s: page faults without a disk, and seconds in the kernel, per batch; None if they
+            were not counted.
         decoded: paths of some files that were decoded.
     """
 
@@ -71,6 +73,8 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     parts: list[SamplePart] = []
     read_bytes: float | None = None
     storage_bytes: float | None = None
+    num_faults: float | None = None
+    system_s: float | None = None
     decoded: list[str] = []
 
 

@@ -17,13 +17,14 @@ GRAPH = packs.listed("fxgraph/a/b", cache="inductor")
 LIBRARY = packs.listed("ab/a.so", cache="inductor")
 TRITON = packs.listed("K/k.cubin", cache="triton")
 JITERATOR = packs.listed("k_arch9.0", cache="jiterator")
+PACKAGE = packs.listed("net.pt2", cache="packages")
 ALL = (CUDA, GRAPH, LIBRARY, TRITON, JITERATOR)
 
 
 def found(*files, **here) -> dict[str, str]:
     """What differs, and how gravely, where the conditions are those of the pack but for `here`."""
     now = msgspec.structs.replace(packs.CONDITIONS, **here)
-    return {each.what: each.severity for each in differences(packs.manifest(*files), now)}
+    return {each.what: each.severity for each in differences(packs.manifest(*files).origin, now)}
 
 
 def test_under_the_same_conditions_nothing_differs():
@@ -37,6 +38,8 @@ def test_under_the_same_conditions_nothing_differs():
         ({"gpus": []}, "GPU", (GRAPH,)),
         ({"driver": "999.1"}, "driver", (CUDA,)),
         ({"torch": "2.12.0"}, "torch", (GRAPH,)),
+        ({"torch": "2.12.0"}, "torch", (PACKAGE,)),
+        ({"gpus": []}, "GPU", (PACKAGE,)),
         ({"cuda": "12.8"}, "CUDA of torch", (JITERATOR,)),
         ({"triton": "3.7.0"}, "Triton", (TRITON,)),
         ({"python": "3.13"}, "Python", (TRITON,)),
@@ -67,8 +70,7 @@ def test_differences_are_harmless_when_nothing_in_the_pack_depends_on_them(field
 def test_differences_are_unknown_when_a_condition_is_unknown():
     assert found(GRAPH, torch=None) == {"torch": "unknown"}
     assert found(GRAPH, gpus=None) == {"GPU": "unknown"}
-    nothing = packs.manifest(GRAPH)
-    nothing = msgspec.structs.replace(nothing, conditions=Conditions())
+    nothing = msgspec.structs.replace(packs.manifest(GRAPH), conditions=Conditions()).origin
     assert {each.what for each in differences(nothing, Conditions()) if each.severity == "unknown"} >= {
         "GPU",
         "torch",
@@ -81,7 +83,7 @@ def test_fewer_kinds_of_gpus_than_were_packed_for_fit_and_another_one_does_not()
     manifest = msgspec.structs.replace(
         manifest, conditions=msgspec.structs.replace(packs.CONDITIONS, gpus=both)
     )
-    assert differences(manifest, packs.CONDITIONS) == []
+    assert differences(manifest.origin, packs.CONDITIONS) == []
     assert found(GRAPH, gpus=both) == {"GPU": "useless"}
 
 
@@ -111,3 +113,31 @@ def test_this_machine_and_interpreter_are_asked(target_python):
     )
     assert now.platform is not None and now.compiler == ""
     assert now.torch_folder is None or now.torch_folder.endswith("torch")
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ({"TORCHINDUCTOR_FREEZING": "1"}, "TORCHINDUCTOR_FREEZING: packed without it, here 1"),
+        ({"TORCHINDUCTOR_MAX_AUTOTUNE": "0"}, "TORCHINDUCTOR_MAX_AUTOTUNE: packed with 1, here 0"),
+        ({}, "TORCHINDUCTOR_MAX_AUTOTUNE: packed with 1, here not set"),
+    ],
+)
+def test_differing_variables_names_the_variable_when_it_is_part_of_inductors_keys(env, line):
+    origin = packs.manifest(GRAPH, variables={"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}).origin
+    assert line in conditions.differing_variables(origin, env)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_FX_GRAPH_CACHE", "HOME"],
+)
+def test_differing_variables_is_empty_when_no_key_holds_the_variable(name):
+    assert conditions.differing_variables(packs.manifest(GRAPH).origin, {name: "x"}) == []
+
+
+def test_differences_are_dangerous_when_a_package_was_built_for_more_instructions():
+    assert found(PACKAGE, cpu_flags=["avx", "sse"]) == {"processor": "dangerous"}
+    assert found(PACKAGE, compiler="g++ 14", torch_folder="/other") == dict.fromkeys(
+        ("compiler", "folder of torch"), "harmless"
+    )

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dynotune.launch.caches import contents, unpack
 from dynotune.launch.caches import pack as cache_pack
-from dynotune.launch.caches import unpack
 from dynotune.schema.cache_pack import Manifest
 from dynotune.schema.errors import CannotRunHere, UsageError
 
@@ -189,3 +189,31 @@ def test_only_variables_of_compilers_are_noted_and_none_that_name_folders(tmp_pa
     places = [packs.place("inductor", cache)._replace(variable="TORCHINDUCTOR_CACHE_DIR")]
     made = cache_pack.pack(tmp_path / "a.pack", places, packs.CONDITIONS, env=env)
     assert made.manifest.variables == {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+
+
+def test_pack_carries_a_package_into_the_folder_of_packages_when_it_is_named(tmp_path):
+    cache = packs.fill(tmp_path / "cache", {"a": b"one"})
+    package = packs.fill(tmp_path / "models", {"net.pt2": b"compiled"}) / "net.pt2"
+    made = packs.pack(tmp_path / "a.pack", cache, packages=[package])
+    assert made.manifest.caches == ["inductor", "packages"]
+    with unpack.opened(tmp_path / "a.pack") as file:
+        there = [packs.place("inductor", tmp_path / "there"), contents.packages(tmp_path / "below")]
+        unpack.unpack(file, "a.pack", there)
+    assert (tmp_path / "below" / "packages" / "net.pt2").read_bytes() == b"compiled"
+
+
+def test_unpack_leaves_a_package_out_when_no_folder_is_named(tmp_path):
+    package = packs.fill(tmp_path / "models", {"net.pt2": b"compiled"}) / "net.pt2"
+    packs.pack(tmp_path / "a.pack", packs.fill(tmp_path / "cache", {"a": b"one"}), packages=[package])
+    (left,) = unpacked(tmp_path / "a.pack", tmp_path / "there").left_out
+    assert (left.cache, left.reason) == ("packages", "--caches DIR says where")
+
+
+def test_pack_refuses_packages_when_one_is_missing_or_two_have_one_name(tmp_path):
+    cache = packs.fill(tmp_path / "cache", {"a": b"one"})
+    one = packs.fill(tmp_path / "one", {"net.pt2": b"1"}) / "net.pt2"
+    two = packs.fill(tmp_path / "two", {"net.pt2": b"2"}) / "net.pt2"
+    for packages, why in (([tmp_path / "none.pt2"], "There is no file"), ([one, two], "called net.pt2")):
+        with pytest.raises(UsageError, match=why):
+            packs.pack(tmp_path / "a.pack", cache, packages=packages)
+    assert not (tmp_path / "a.pack").exists()

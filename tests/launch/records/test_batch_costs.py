@@ -153,3 +153,12 @@ def test_bytes_that_makers_read_are_told_for_a_batch_where_the_kernel_does():
     told = loading(record(2, *counts))
     assert (told.read_bytes, told.storage_bytes) == (1000, 250)
     assert loading(record(2, *counts), record(3, *WORKER)).read_bytes is None
+
+
+def test_faults_and_time_in_the_kernel_are_means_of_a_batch_when_every_maker_counts_them():
+    counts = [
+        fetching(at, num, num_faults=40 * num, system_s=0.002 * num) for at, num in ((10.5, 25), (13.0, 75))
+    ]
+    told = loading(record(2, *counts))
+    assert (told.num_faults, told.system_s) == (40, pytest.approx(0.002))
+    assert loading(record(2, *counts), record(3, *WORKER)).num_faults is None

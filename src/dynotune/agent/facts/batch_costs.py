@@ -19,6 +19,8 @@ FIELDS = (
     "collate_s",
     "decode_s",
     "cpu_s",
+    "system_s",
+    "num_faults",
     "longest_s",
     "decoded",
     "private_bytes",
@@ -33,8 +35,8 @@ class Counts:
         self.worker = worker
         self.clock = clock
         self.begin_s = self.said_s = perf_counter()
-        self.num = 0
-        self.fetch_s = self.longest_s = self.cpu_s = self.collate_s = self.decode_s = 0.0
+        self.num = self.num_faults = 0
+        self.fetch_s = self.longest_s = self.cpu_s = self.system_s = self.collate_s = self.decode_s = 0.0
         self.decoders: set[str] = set()
         self.decoded: list[str] = []  # some of the files
         self.private_bytes: int | None = None

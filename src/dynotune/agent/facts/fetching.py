@@ -23,7 +23,7 @@ from ..core.errors import guarded
 from .batch_costs import FIELDS, Counts
 from .data_set import data_set_facts, num_distinct
 from .decoding import Decoding
-from .kernel_counters import bytes_read, private_bytes
+from .kernel_counters import bytes_read, faults, private_bytes
 from .lines import Lines
 
 TYPE_CHECKING = False
@@ -108,14 +108,18 @@ class Fetching:
         def fetch(*args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
             inside[thread] = counts
+            num_faults, system_s = faults()
             cpu_s, begin_s = clock(), perf_counter()
             try:
                 batch = original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:
-                end_s = perf_counter()
-                self._fetched(counts, begin_s, end_s, clock() - cpu_s)
+                end_s, spent_s = perf_counter(), clock() - cpu_s
+                num_faults_now, system_s_now = faults()
+                counts.num_faults += num_faults_now - num_faults
+                counts.system_s += system_s_now - system_s
+                self._fetched(counts, begin_s, end_s, spent_s)
                 if counts.num == 1:
                     counts.facts["num_distinct"] = num_distinct(torch, batch)
             except Exception as error:

@@ -1,8 +1,12 @@
-"""Read the kernel's counters of this process: bytes that it read, and memory of its own."""
+"""Read the kernel's counters: bytes that this process read, its own memory, and page faults of a thread."""
 
 from __future__ import annotations
 
 import os
+import resource
+
+# Only Linux counts for a thread; the threads of a worker besides the one that makes batches do little.
+_WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 def bytes_read() -> dict[str, int]:
@@ -18,6 +22,15 @@ def bytes_read() -> dict[str, int]:
         return {}
     # No read call covers mapped files.
     return {"read_bytes": max(read, stored), "storage_bytes": stored}
+
+
+def faults() -> tuple[int, float]:
+    """Return the page faults without a disk of the calling thread so far, and its time (s) in the kernel.
+
+    The first write to a page that a fork left shared is such a fault: the kernel copies the page.
+    """
+    used = resource.getrusage(_WHOSE)
+    return used.ru_minflt, used.ru_stime
 
 
 def private_bytes() -> int | None:

@@ -17,6 +17,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.loader import Loader, Loading, Padding
 from dynotune.schema.setting import Setting
 
+CONTEXT = "loader.multiprocessing_context"
+
 
 @rule(family="batches")
 def collate_heavy(view: ObservationView) -> Judgements:
@@ -85,12 +87,43 @@ def cow_growth(view: ObservationView) -> Judgements:
             "data set."
         )
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
+    evidence = [f"the data set holds some {loading.num_objects:,} Python objects", seen]
+    copied_s = _copied_s(loader)
+    share = 0.0 if copied_s is None else _saved(view, loader, copied_s)
+    if copied_s is not None:
+        evidence.append(_part(loading, copied_s, f"page faults that copy ({loading.num_faults:,.0f} faults)"))
+    if share >= policy.LEAST_SHARE:
+        yield Judgement(
+            kind="speed",
+            claim=f"{claim} Copying takes {share:.0%} of a step.",
+            share=share,
+            evidence=evidence,
+            where=loader.place,
+            candidates=[Setting(CONTEXT, context) for context in ("forkserver", "spawn")],
+        )
+        return
     yield Judgement(
         severity="medium" if much else "low",
         claim=claim,
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", seen],
+        evidence=evidence,
         where=loader.place,
+        candidates=[],
     )
+
+
+def _copied_s(loader: Loader) -> float | None:
+    """Return the time (s) in which the kernel copies pages for a batch, of the making of a batch.
+
+    It is the workers' time in the kernel, by the share of their page faults that made their own memory grow.
+    None if the growth or the faults are not known.
+    """
+    loading = loading_of(loader)
+    grown, over_s, busy_share = loading.private_growth_bytes, loading.private_over_s, loading.busy_share
+    if grown is None or not over_s or not loading.num_faults or loading.system_s is None or not busy_share:
+        return None
+    batches_per_s = loader.num_workers * busy_share / loading.fetch_s
+    copies = grown / policy.PAGE_BYTES / over_s / batches_per_s
+    return min(loading.system_s, loading.fetch_s) * min(1.0, copies / loading.num_faults)
 
 
 @rule(family="batches")

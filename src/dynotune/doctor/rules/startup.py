@@ -95,6 +95,35 @@ def _lost(
     )
 
 
+@machine_rule(family="startup")
+def unpacked_caches_unfit(view: ObservationView) -> Judgements:
+    if view.fact_or_none("packed.folder") is None:
+        return
+    dangerous, useless = view.words("packed.dangerous"), view.words("packed.useless")
+    variables = view.words("packed.variables")
+    folder = view.text("packed.folder")
+    if dangerous:
+        yield Judgement(
+            severity="high",
+            kind="correctness",
+            claim=f"The unpacked caches in {folder} hold code for another processor: a start may crash.",
+            evidence=dangerous,
+            remedy="Build the image on a machine like those that run it, or unset the variables that name "
+            "the caches.",
+        )
+    elif useless or variables:
+        yield Judgement(
+            severity="medium",
+            kind="start",
+            claim=f"The unpacked caches in {folder} do not fit: code is compiled again at each start.",
+            evidence=[*useless, *variables],
+            remedy="Fill and pack the caches where all of this is as it is here: dynotune startup warm."
+            if useless
+            else "Start with the variables of the pack, or fill and pack the caches with these: dynotune "
+            "startup warm.",
+        )
+
+
 @machine_rule(family="startup", candidates=[f"env.{THREADS}"])
 def compile_threads(view: ObservationView) -> Judgements:
     threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dynotune import probe
-from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severity
+from dynotune.schema.cache_pack import Conditions, Difference, PackOrigin, Severity
 from dynotune.schema.caches import TITLES
 from dynotune.schema.facts import Facts, Unknown
 
@@ -22,14 +22,24 @@ _X86_INSTRUCTIONS = re.compile(
     r"|cldemote|movdiri|movdir64b|enqcmd|waitpkg|serialize|lahf_lm|cx16|cmov|fxsr|tbm|xop|lwp|3dnow.*|clzero|mwaitx|wbnoinvd"
     r"|prefetchi|rtm|hle|ptwrite|pku|cmpccxadd|kl|widekl|tsxldtrk"
 )
+# Variables that torch reads into the settings from which inductor's keys are made. The others only say where
+# and how compilation happens. Sources: torch/_inductor/config.py (_cache_config_ignore_prefix), codecache.py.
+_KEYED = re.compile(
+    r"TORCHINDUCTOR_(?!(CACHE_DIR|COMPILE_THREADS|WORKER_START|FORCE_DISABLE_CACHES|FX_GRAPH_.*|AUTOGRAD_.*"
+    r"|BUNDLE.*|AUTOTUNE_.*CACHE|.*_LOG.*|.*DEBUG.*)$)[A-Z0-9_]+|TORCH_CACHING_PRECOMPILE"
+)
 _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
     """Return the conditions of this machine and of the interpreter `python`, which runs in a child
     process."""
-    facts = probe.torch_build.ask(python, cwd, env)
-    gpu = probe.nvml.facts(env)
+    return of_facts({**probe.nvml.facts(env), **probe.torch_build.ask(python, cwd, env)}, env, cwd)
+
+
+def of_facts(facts: Facts, env: Mapping[str, str], cwd: Path) -> Conditions:
+    """Return the conditions of this machine, whose facts `gpu.*`, `torch.*`, `python.*` and `package.*` are
+    known."""
     cpuinfo = ""
     with contextlib.suppress(OSError):
         cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
@@ -37,7 +47,7 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     version = _text(facts, "python.version")
     return Conditions(
         gpus=_gpus(env),
-        driver="" if gpu.get("gpu.count") == 0 else _text(gpu, "gpu.driver"),
+        driver="" if facts.get("gpu.count") == 0 else _text(facts, "gpu.driver"),
         cuda="" if facts.get("torch.cuda", "") is None else _text(facts, "torch.cuda"),
         torch=_text(facts, "torch.version"),
         triton=""
@@ -53,13 +63,11 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     )
 
 
-def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
-    """List the manifest's conditions that differ on this machine, the most serious difference first."""
-    then, caches = manifest.conditions, set(manifest.caches)
-    # GPU graphs depend on the processor's instruction sets only, because Triton's launchers are plain C.
-    cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
+def differences(origin: PackOrigin, now: Conditions) -> list[Difference]:
+    """List the pack's conditions that differ on this machine, the most serious difference first."""
+    then, caches, cpp = origin.conditions, set(origin.caches), origin.has_cpp
     keyed = (
-        f"{' and '.join(TITLES[name] for name in manifest.caches) or 'nothing'}: found by it, or built for it"
+        f"{' and '.join(TITLES[name] for name in origin.caches) or 'nothing'}: found by it, or built for it"
     )
     plain = [
         (
@@ -69,8 +77,8 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
             "cuda" in caches,
             "the driver's own cache is found by its version",
         ),
-        ("CUDA of torch", then.cuda, now.cuda, caches & {"inductor", "jiterator"}, keyed),
-        ("torch", then.torch, now.torch, caches & {"inductor", "headers", "jiterator"}, keyed),
+        ("CUDA of torch", then.cuda, now.cuda, caches & {"inductor", "jiterator", "packages"}, keyed),
+        ("torch", then.torch, now.torch, caches & {"inductor", "headers", "jiterator", "packages"}, keyed),
         ("Triton", then.triton, now.triton, caches & {"triton", "inductor"}, keyed),
         ("Python", then.python, now.python, caches & {"triton", "inductor"}, "modules are built for it"),
         ("platform", then.platform, now.platform, True, "machine code is of one platform"),
@@ -81,10 +89,22 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
     found = [
         _gpu(then, now, depends=bool(caches - {"headers"})),
         *(_plain(what, packed, here, bool(depends), why) for what, packed, here, depends, why in plain),
-        _cpu_flags(then, now, cpp),
+        _cpu_flags(then, now, native=cpp or "packages" in caches, keyed=cpp),
     ]
     order: tuple[Severity, ...] = ("dangerous", "useless", "unknown", "harmless")
     return sorted((each for each in found if each is not None), key=lambda each: order.index(each.severity))
+
+
+def differing_variables(origin: PackOrigin, env: Mapping[str, str]) -> list[str]:
+    """List variables in inductor's keys whose values under `env` are not those of the pack, as text."""
+    names = sorted(name for name in {*origin.variables, *env} if _KEYED.fullmatch(name) is not None)
+    found = []
+    for name in names:
+        then, now = origin.variables.get(name), env.get(name)
+        if then != now:
+            packed = "packed without it" if then is None else f"packed with {then}"
+            found.append(f"{name}: {packed}, here {'not set' if now is None else now}")
+    return found
 
 
 def instruction_sets(cpuinfo: str) -> list[str] | None:
@@ -117,10 +137,16 @@ def _gpu(then: Conditions, now: Conditions, *, depends: bool) -> Difference | No
     return _plain("GPU", packed, here, depends, "code is made for one GPU, and found by its name")
 
 
-def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference | None:
+def _cpu_flags(then: Conditions, now: Conditions, *, native: bool, keyed: bool) -> Difference | None:
+    """Return how the processors differ.
+
+    Args:
+        native: whether the pack has code for the processor that built it; `keyed`: whether its keys depend on
+            that processor.
+    """
     if then.cpu_flags is None or now.cpu_flags is None:
         return _plain(
-            "processor", None, None, depends, "C++ kernels use what the processor had that built them"
+            "processor", None, None, native, "C++ kernels use what the processor had that built them"
         )
     missing = sorted(set(then.cpu_flags) - set(now.cpu_flags))
     packed = then.cpu or "a processor"
@@ -129,7 +155,7 @@ def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference |
             what="processor",
             packed=f"{packed}, with {', '.join(missing)}",
             here=f"{now.cpu or 'a processor'}, without",
-            severity="dangerous" if depends else "harmless",
+            severity="dangerous" if native else "harmless",
             why="C++ kernels were built with -march=native, and their keys do not tell one processor from "
             "another: "
             "they would be found here, and end with an illegal instruction",
@@ -139,7 +165,7 @@ def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference |
             what="vector instructions",
             packed=_vectors(then.cpu_flags),
             here=_vectors(now.cpu_flags),
-            severity="useless" if depends else "harmless",
+            severity="useless" if keyed else "harmless",
             why="inductor writes its kernels for the widest vectors, and they are part of the keys",
         )
     return None

@@ -41,6 +41,8 @@ _PASSING_FOLDERS = re.compile(
 # torch also writes this file when it caches nothing, so the file does not show that something was compiled.
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
+PACKAGES = "packages"
+"""Folder below that of `--caches` for packages that a program loads itself."""
 VARIABLES_FILE = "environment.sh"
 LARGEST_VARIABLES_BYTES = 1 << 20
 
@@ -68,6 +70,11 @@ def environment(folder: Path) -> dict[str, str]:
 def variables(folder: Path) -> dict[str, str]:
     """Return the same variables as `environment`, without creating any folder."""
     return {variable: str(folder / name) for variable, name in VARIABLES.items()}
+
+
+def packages(folder: Path) -> Place:
+    """Return the place of packages below the folder of `--caches`."""
+    return Place("packages", folder / PACKAGES)
 
 
 def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:

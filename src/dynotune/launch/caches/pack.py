@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -51,19 +51,24 @@ def pack(
     command: Sequence[str] = (),
     env: Mapping[str, str],
     without: Collection[CacheName] = (),
+    packages: Sequence[Path] = (),
 ) -> Packed:
     """Write to `target` the files of the caches and the conditions that the files depend on, all or nothing.
 
     If another process writes a file meanwhile, the pack has a consistent state of the file or leaves it out.
     Locks, temporary files, links and special files are not packed.
 
-    `env`: environment of the command; some variables decide what is compiled.
+    Args:
+        env: environment of the command; some variables decide what is compiled.
+        packages: files that the program loads itself, such as those of AOTInductor.
 
     Raises:
-        UsageError: the caches have no files to pack, or `target` is a folder or lies in a cache.
+        UsageError: the caches have no files to pack, `target` is a folder or lies in a cache, or two packages
+            have one name.
         CannotRunHere: the disk is full, or `target` cannot be written; no partial file remains.
     """
     _refuse_target(target, places)
+    _refuse_packages(packages)
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
     left_out: list[LeftOut] = []
     hint = (
@@ -77,7 +82,7 @@ def pack(
         body, whole = folder / "body", folder / "whole"
         whole.touch(0o600)
         with body.open("wb") as file:
-            files = _write_files(file, kept, places, left_out, folder=folder)
+            files = _write_files(file, _sources(kept, places, packages), left_out, folder=folder)
         if not files:
             raise _nothing(kept, left_out)
         packed_from = {file.cache for file in files}
@@ -107,13 +112,29 @@ def pack(
     )
 
 
+def _sources(
+    kept: Sequence[Place], places: Sequence[Place], packages: Sequence[Path]
+) -> Iterator[tuple[CacheName, Path, str]]:
+    """Yield cache, file and path in the cache of each file to pack."""
+    for place in kept:
+        assert isinstance(place.path, Path)
+        for path, _ in contents.entries(place.path, contents.inner(place, places)):
+            yield place.name, place.path / path, path
+    for package in packages:
+        yield "packages", package.resolve(), package.name
+
+
 def member_name(number: int) -> str:
     """Name the file `number` (from 0) in the archive."""
     return f"files/{number:07}"
 
 
 def _write_files(
-    file: IO[bytes], kept: Sequence[Place], places: Sequence[Place], left_out: list[LeftOut], *, folder: Path
+    file: IO[bytes],
+    sources: Iterable[tuple[CacheName, Path, str]],
+    left_out: list[LeftOut],
+    *,
+    folder: Path,
 ) -> list[PackedFile]:
     """Write all files of the caches as tar members into one gzip member; return a description of each
     file."""
@@ -122,22 +143,18 @@ def _write_files(
         _compressed(file) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for place in kept:
-            assert isinstance(place.path, Path)
-            for path, _ in contents.entries(place.path, contents.inner(place, places)):
-                problem = (
-                    path_problem(path) if path.isprintable() else "has characters that are not printable"
-                )
-                if not problem and len(files) >= MOST_FILES:
-                    problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
-                with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
-                    found = problem or _copy(place.path / path, spool)
-                    if isinstance(found, str):
-                        left_out.append(LeftOut(cache=place.name, path=path, reason=found))
-                        continue
-                    size_bytes, digest = found
-                    archive.addfile(_member(member_name(len(files)), size_bytes), spool)
-                files.append(PackedFile(cache=place.name, path=path, size_bytes=size_bytes, sha256=digest))
+        for cache, source, path in sources:
+            problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
+            if not problem and len(files) >= MOST_FILES:
+                problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
+            with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
+                found = problem or _copy(source, spool)
+                if isinstance(found, str):
+                    left_out.append(LeftOut(cache=cache, path=path, reason=found))
+                    continue
+                size_bytes, digest = found
+                archive.addfile(_member(member_name(len(files)), size_bytes), spool)
+            files.append(PackedFile(cache=cache, path=path, size_bytes=size_bytes, sha256=digest))
     return files
 
 
@@ -223,6 +240,21 @@ def _refuse_target(target: Path, places: Sequence[Place]) -> None:
             raise UsageError(
                 f"{target} lies in the cache {place.path} that is to be packed.", hint="Write it elsewhere."
             )
+
+
+def _refuse_packages(packages: Sequence[Path]) -> None:
+    for package in packages:
+        if not package.is_file():
+            raise UsageError(
+                f"There is no file {package}.",
+                hint="Name a file that the program loads, such as one of "
+                "torch._inductor.aoti_compile_and_package.",
+            )
+    names = [package.name for package in packages]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(
+            f"Two packages are called {twice}.", hint="Each needs a name of its own: they share a folder."
+        )
 
 
 def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:

@@ -229,7 +229,7 @@ def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheNam
     for cache in manifest.caches:
         place = by_name.get(cache)
         if place is None or not isinstance(place.path, Path):
-            reason = "it was not wanted" if place is None else f"it has no folder here: {place.path}"
+            reason = "--caches DIR says where" if place is None else f"it has no folder here: {place.path}"
             left_out.append(LeftOut(cache=cache, path="", reason=reason))
         else:
             folders[cache] = place.path

@@ -152,6 +152,21 @@ def between(cwd: Path, good: str, bad: str) -> list[Commit]:
     return line[begin:]
 
 
+def came_with(cwd: Path, name: str, commits: Sequence[Commit]) -> Commit | None:
+    """Return the commit of a line that brought in the file `name`, if the first one lacks it and the last has
+    it; None of a file outside the repository."""
+    root = top_level(cwd)
+    if not commits or root is None or not (cwd / name).resolve().is_relative_to(root):
+        return None
+
+    def has_file(commit: Commit) -> bool:
+        return bool(_git(cwd, "ls-tree", "--name-only", commit.hash, "--", name).strip())
+
+    if has_file(commits[0]) or not has_file(commits[-1]):
+        return None
+    return next(commit for commit in commits if has_file(commit))
+
+
 def is_shown(cwd: Path, commit: str) -> bool:
     """Tell whether the working tree holds the tracked files of `commit` as they are."""
     root = _root(cwd)

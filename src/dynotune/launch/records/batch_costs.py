@@ -15,7 +15,7 @@ from dynotune.schema.trace_summary import Place
 _Events = list[BatchesFetched]
 _Key = tuple[str, str, int | None, int]
 
-_BYTES = ("read_bytes", "storage_bytes")
+_MAY_BE_UNKNOWN = ("read_bytes", "storage_bytes", "num_faults", "system_s")
 _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 _UNSETTLED_S = 1.0
 """A worker that has just begun takes memory for its first batches, so growth counts only after this time."""
@@ -141,7 +141,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         decoded=facts.decoded,
         **{
             name: sum(one[name] for one in grown) / num
-            for name in _BYTES
+            for name in _MAY_BE_UNKNOWN
             if all(name in one for one in grown)
         },
     )
@@ -156,7 +156,7 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     before = [event for event in events if event.at_s < begin_s]
     first = before[-1] if before else None
     last = next((event for event in reversed(within) if event.at_s <= end_s), within[0])
-    names = (*_COUNTS, *(name for name in _BYTES if getattr(last, name) is not None))
+    names = (*_COUNTS, *(name for name in _MAY_BE_UNKNOWN if getattr(last, name) is not None))
     grown: dict[str, float] = {
         name: getattr(last, name) - (getattr(first, name) or 0 if first else 0) for name in names
     }

@@ -116,6 +116,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
                 live=True,
                 note_events=True,
                 observe=self._observe,
+                account=self._observe and self._join is None,
                 frames=MOST_FRAMES if self._observe and self._join is None else 0,
             ),
         )

@@ -124,6 +124,11 @@ def _to_set(variables: Mapping[str, str]) -> list[RenderableType]:
     return _lines("Set these for every start:", lines) if lines else []
 
 
+def of_keys(differing: str) -> str:
+    """Return the note on a variable that differs, in the form of `conditions.differing_variables`."""
+    return f"{differing}. Inductor's keys hold this variable: with another value, graphs are compiled again."
+
+
 def differences_lines(differences: Iterable[Difference]) -> list[Text]:
     """Write a line for each condition that this machine does not meet."""
     return [
@@ -218,11 +223,13 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
     ]
     if gpus:
         lines.append("# --force: where images are built there is no GPU to compare with.")
-    force = " --force" if gpus else ""
+    options = f"--caches {FOLDER}{' --force' if gpus else ''}"
+    if packed.manifest.command:
+        options += f" -- {words.plain(words.command(packed.manifest.command))}"
     return [
         *lines,
         f"RUN --mount=type=bind,source={shlex.quote(name)},target=/tmp/caches.pack \\",
-        f"    dynotune startup unpack /tmp/caches.pack --sha256 {packed.sha256} --caches {FOLDER}{force}",
+        f"    dynotune startup unpack /tmp/caches.pack --sha256 {packed.sha256} {options}",
         *docker_variables(variables),
     ]
 

@@ -35,6 +35,7 @@ from dynotune.schema.events.process import (
     SettingPutBack,
     SettingsReadBack,
     TorchImported,
+    TrainerMade,
 )
 from dynotune.schema.events.start import (
     CompilerCounted,
@@ -108,6 +109,7 @@ Event = (
     | StartSpan
     | StateRead
     | TorchImported
+    | TrainerMade
 )
 """Any event of a record."""
 
@@ -177,6 +179,7 @@ __all__ = [
     "TaskResult",
     "TorchImported",
     "TraceRecorded",
+    "TrainerMade",
     "Window",
     "kind_of",
     "unit_s",

@@ -25,6 +25,7 @@ class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
         parts: time to make samples, by kind of work.
         read_bytes, storage_bytes: bytes read, and bytes of these from storage; None if the kernel does not
             count.
+        num_faults, system_s: page faults without a disk, and seconds in the kernel, while batches were made.
         dataset, collate: names; `items_at`, `collate_at`: places in the code, as `Place.function`.
         num_items: None for an iterable data set.
         num_objects, num_distinct: see `Loading`.
@@ -48,6 +49,8 @@ class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
     parts: list[SamplePart] = []
     read_bytes: Int | None = None
     storage_bytes: Int | None = None
+    num_faults: Int | None = None
+    system_s: float | None = None
     dataset: str
     collate: str
     num_items: Int | None = None

@@ -63,7 +63,7 @@ class JoinedProgram:
         self._look_s = time.monotonic() + LOOK_S
         self.changed_files: list[str] = []
         with may_fail(f"write in {folder}"):
-            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             with may_fail(f"write in {folder}"):

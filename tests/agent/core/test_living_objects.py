@@ -97,3 +97,15 @@ def test_frozen_objects_of_a_program_are_found_when_it_is_measured(run_under_age
 )
 def test_the_agent_finds_objects_in_one_way_when_it_needs_them(path):
     assert not re.search(r"gc\.get_(objects|referrers)\(", path.read_text())
+
+
+def test_frozen_objects_are_noted_when_they_were_frozen_before_the_agent_came(monkeypatch):
+    monkeypatch.setattr(subject, "_frozen", [])
+    model = Model()
+    gc.freeze()
+    try:
+        assert found(Model) == []
+        subject.note_frozen()
+        assert found(Model) == [id(model)]
+    finally:
+        gc.unfreeze()

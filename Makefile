@@ -34,7 +34,8 @@ test-gpu:
 
 # The standing attack, two hours at most, and the page of it.
 attack: install
-	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json --page docs/reference/robustness.md
+	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json \
+		--soak benchmarks/results/soak_cpu.json --page docs/reference/robustness.md
 
 # An hour of the soak, which goes on where the last hour ended: eight of them are the whole.
 soak: install
@@ -61,9 +62,10 @@ knobs: install
 schemas: install
 	$(BIN)/python tools/schemas.py docs/reference/schemas
 
-# The picture of the README, from a kept diagnosis.
+# The picture of the README and the charts of the docs, from kept results.
 pictures: install
 	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/result_charts.py
 
 # The pages of claims are made from the claims and the bundles among the results.
 claims: install
@@ -74,11 +76,13 @@ claims: install
 runtime-reference: install
 	$(BIN)/python tools/runtime_page.py > docs/reference/runtime.md
 
-# The site in .site, strict: a dead link or anchor fails. Only pip needs the network.
+# The site in .site, strict: a dead link or anchor fails, and a search that misses what people type. Only pip needs the
+# network.
 docs:
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10'
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+	@if command -v node > /dev/null; then .venv-docs/bin/python tools/site_search.py .site; fi
 
 install: $(STAMP)
 

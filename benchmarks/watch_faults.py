@@ -112,7 +112,7 @@ class Run:
         new.rename(self.control)
 
     def view(self) -> View:
-        return json.loads(urllib.request.urlopen(self.url + "view.json").read())
+        return json.loads(urllib.request.urlopen(self.url.replace("/?", "/view.json?")).read())
 
     def runs(self, length_s: float) -> list[View]:
         """The alerts of a clean stretch."""

@@ -89,8 +89,8 @@ def watched(args: argparse.Namespace, layers: int) -> dict[str, float]:
                 time.sleep(0.1)
             cores: list[float] = []
             since = time.monotonic()
-            for asked in (f"page.json?since={since}", "metrics"):
-                threading.Thread(target=poll, args=(found[1] + asked,), daemon=True).start()
+            for asked in (f"page.json?since={since}&", "metrics?"):
+                threading.Thread(target=poll, args=(found[1].replace("?", asked),), daemon=True).start()
             threading.Thread(target=measure, args=(run.pid, cores), daemon=True).start()
             out, _ = run.communicate()
     return {
@@ -119,8 +119,8 @@ def within(args: argparse.Namespace, layers: int) -> list[dict[str, Any]]:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True) as run:
             while not (found := re.search(r"serving (\S+)", Path(errors.name).read_text())):
                 time.sleep(0.1)
-            for asked in ("page.json?since=0", "metrics"):
-                threading.Thread(target=poll, args=(found[1] + asked,), daemon=True).start()
+            for asked in ("page.json?since=0&", "metrics?"):
+                threading.Thread(target=poll, args=(found[1].replace("?", asked),), daemon=True).start()
             time.sleep(START_S / 2)
             arms = [arm for _ in range(args.pairs) for arm in random.sample(["plain", "watched"], 2)]
             spans = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class Silent:
     """A watcher that writes down what it is told."""
@@ -16,5 +18,7 @@ class Silent:
     def warn(self, text: str) -> None:
         self.warned.append(text)
 
-    def running(self, what: str) -> None:
+    def begun(self, folder: Path) -> None: ...
+
+    def running(self, what: str, *, left_s: float | None = None) -> None:
         pass

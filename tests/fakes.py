@@ -199,10 +199,13 @@ class Watcher:
     def warn(self, text):
         self.warned.append(text)
 
-    def running(self, what):
+    def begun(self, folder):
         pass
 
-    def running_arm(self, arm, *, pair, max_pairs, so_far=""):
+    def running(self, what, *, left_s=None):
+        pass
+
+    def running_arm(self, arm, *, pair, max_pairs, so_far="", left_s=None):
         pass
 
     def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput", what="pair"):

@@ -286,3 +286,11 @@ def test_tune_tries_what_rounds_for_three_minutes_when_nothing_else_is_asked(mon
     monkeypatch.setattr("dynotune.search.tune.tune", tune)
     api.tune([sys.executable, "x.py"], progress=False, **options)
     assert asked == [(options.get("exact", False), options.get("budget_s", 180.0))]
+
+
+def test_account_runs_a_command_to_its_end_also_when_the_command_fails(tmp_path):
+    (tmp_path / "fails.py").write_text("print('kept'); raise SystemExit(3)")
+    found = api.account([sys.executable, "fails.py"], sandbox=False, progress=False)
+    assert (found.exit_code, found.num_steps) == (3, 0)
+    assert sum(row.took_s for row in found.rows) == pytest.approx(found.wall_s)
+    assert "whole run" in repr(found)

@@ -180,6 +180,7 @@ def _power(file: Path, result: dict[str, Any]) -> list[str]:
         f"{result['num']:,} comparisons a cell). Where the true gain is none, each is a false win.",
         "`benchmarks/field/power.py` says how each judges.",
         "`slower` is less than 3% in every cell.\n" if _seldom_slower(rows) else "\n",
+        "![Share of false wins by tool, at a noise of 5%](../images/chart-false-wins.svg)\n",
         _row(["noise of a pair", "true gain", *protocols]),
         "| --- " * (2 + len(protocols)) + "|",
     ]

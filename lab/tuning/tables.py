@@ -49,7 +49,9 @@ class Quiet:
     def warn(self, text: str) -> None:
         print(f"  {text}", flush=True)
 
-    def running(self, what: str) -> None: ...
+    def begun(self, folder: Path) -> None: ...
+
+    def running(self, what: str, *, left_s: float | None = None) -> None: ...
 
 
 def arms_of(table: Mapping[str, Sequence[object]]) -> list[Arm]:

@@ -25,7 +25,9 @@ from lab import provenance
 from .counts import Counts
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("readers", "files", "transparency", "processes", "people", "outsiders", "runtime")
+SOAKED = ("hours", "tried", "held", "lost", "orphans", "left", "memory")
+KNOWN = Path(__file__).with_name("known.md")
+PARTS = ("readers", "files", "transparency", "processes", "people", "outsiders", "hostile", "runtime")
 MOST_HOURS = 2.0
 # The clock is looked at between slices of a part, a twentieth of it or so many cases.
 SLICES, SMALLEST = 20, 40
@@ -56,8 +58,8 @@ def attack(part: ModuleType, number: int, seed: int, until_s: float, say: Any) -
     return counts or Counts()
 
 
-def page(result: dict[str, Any]) -> str:
-    """A table of what was tried and what held, in Markdown."""
+def page(result: dict[str, Any], soak: dict[str, Any] | None = None) -> str:
+    """A table of what was tried and what held, in Markdown; of the soak, and what is known and left."""
     machine = ", ".join(
         f"{value}" for value in (*result["hardware"].values(), f"Python {result['python']}") if value
     )
@@ -91,7 +93,19 @@ def page(result: dict[str, Any]) -> str:
             ("not tried here", [f"{case}: {why}" for case, why in sorted(part["skipped"].items())]),
         ):
             lines += ["", f"## {name}: {title}", "", *(f"- {text}" for text in texts)] if texts else []
-    return "\n".join(lines) + "\n"
+    if soak is not None:
+        total = soak["total"]
+        lines += [
+            "",
+            "## Soak",
+            "",
+            "Random programs run under random commands, and random faults strike; `make soak` goes on:",
+            "",
+            "| hours | cases | held | lost something | left a process | left a file or mount | memory grew |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| " + " | ".join(f"{total[name]:,}" for name in SOAKED) + " |",
+        ]
+    return "\n".join([*lines, "", KNOWN.read_text().rstrip()]) + "\n"
 
 
 def described() -> dict[str, Any]:
@@ -119,6 +133,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, help="cases of each part; the whole of it without")
     parser.add_argument("--out", type=Path, help="JSON to write; parts that it has from before are kept")
     parser.add_argument("--page", type=Path, help="Markdown to write")
+    parser.add_argument("--soak", type=Path, help="what the soak wrote, to tell on the page")
     given = parser.parse_args()
     if not 0 < given.hours <= MOST_HOURS:
         parser.error(f"--hours is above 0, and {MOST_HOURS:g} at most")
@@ -152,7 +167,8 @@ def main() -> int:
             partial.replace(given.out)
     result["parts"] = {name: result["parts"][name] for name in PARTS if name in result["parts"]}
     if given.page:
-        given.page.write_text(without_places(page(result)))
+        soak = json.loads(given.soak.read_text()) if given.soak else None
+        given.page.write_text(without_places(page(result, soak)))
     return int(failed)
 
 

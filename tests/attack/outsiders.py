@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,23 +54,37 @@ MEASURED = (
         "--no-lock",
     ),
 )
+OWN = (
+    "CREATE TABLE dynotune_schema (version INTEGER NOT NULL)",
+    "INSERT INTO dynotune_schema VALUES (2)",
+    """CREATE TABLE study (name TEXT, asked TEXT, finished INTEGER, began DOUBLE PRECISION, leader TEXT,
+        document TEXT GENERATED ALWAYS AS (printf('%.*c', 60000000, 'x')) VIRTUAL)""",
+    "CREATE TABLE worker (id TEXT, study TEXT, seen DOUBLE PRECISION)",
+    "CREATE TABLE block (study TEXT, id TEXT, number INTEGER, document TEXT, worker TEXT, result TEXT)",
+)
+"""Tables of dynotune's names, of which one computes 60 MB a row."""
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS name FROM n"
 
 
 def attack(number: int, seed: int, *, first: int = 0) -> Counts:
     """Run `number` cases; the case of number `i` depends on the seed and `i` alone."""
+    return tried(CASES, number, seed, first)
+
+
+def tried(cases: Sequence[Callable[..., None]], number: int, seed: int, first: int) -> Counts:
+    """Run `number` of the cases in turn, each in a folder of its own."""
     counts = Counts()
     for at in range(first, first + number):
-        case = CASES[at % len(CASES)]
+        case = cases[at % len(cases)]
         name = case.__name__.strip("_").replace("_", " ")
         counts.tried[name] += 1
-        with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+        with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
             try:
                 case(randoms.Random(f"{seed} {at}"), Path(folder).resolve())
             except Skipped as skipped:
                 counts.skipped[name] = str(skipped)
                 counts.tried[name] -= 1
-            except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
                 counts.failures.append(f"{name}, --seed {seed}, case {at}: {type(error).__name__}: {error}")
             else:
                 counts.held[name] += 1
@@ -162,6 +176,7 @@ def _a_database_of_another_program(random: randoms.Random, folder: Path) -> None
         ["CREATE TABLE bookmarks (url TEXT)"],
         [f"CREATE VIEW {name} AS {ENDLESS}" for name in ("study", "worker", "block", "dynotune_schema")],
         ["CREATE TABLE dynotune_schema (version)", "INSERT INTO dynotune_schema VALUES ('x')"],
+        [*OWN, *(f"INSERT INTO study VALUES ('{name}', '', 0, 0, '')" for name in range(300))],
         [],
     ))  # fmt: skip
     with sqlite3.connect(path) as connection:

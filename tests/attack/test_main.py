@@ -47,6 +47,9 @@ def test_the_page_has_counts_and_what_did_not_hold():
         "failures": ["a: so"],
         "seed": 7,
     }
-    page = command.page({"hardware": {"host.cpu": "Fast"}, "python": "3.12", "parts": {"files": shown}})
+    total = {"hours": 0.5, "tried": 9, "held": 8, "lost": 1, "orphans": 0, "left": 0, "memory": 0}
+    result = {"hardware": {"host.cpu": "Fast"}, "python": "3.12", "parts": {"files": shown}}
+    page = command.page(result, {"total": total})
+    assert "| 0.5 | 9 | 8 | 1 | 0 | 0 | 0 |" in page and "## Known" in page
     assert "| files | 2 | 3 | 1 | 1 | 7 |" in page
     assert "- a: so" in page and "- c: no root" in page and "Fast" in page

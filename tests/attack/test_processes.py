@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,25 @@ def test_a_mount_is_seen_when_it_is_in_another_namespace(tmp_path):
         assert any("place" in line for line in processes.mounts_of(tmp_path))
         process.communicate("\n")
     assert processes.mounts_of(tmp_path) == []
+
+
+def test_a_lock_that_is_held_a_hang_and_a_changed_project_are_seen(world, monkeypatch):
+    path = world.state / "dynotune" / "boot.lock"
+    path.parent.mkdir(parents=True)
+    holds = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", holds, path], stdin=pipe, stdout=pipe) as holder:
+        holder.stdout.readline()
+        with pytest.raises(processes.Lost, match="locks"):
+            processes._check_left(world)
+        holder.communicate(b"\n")
+    processes._check_left(world)
+    before = processes._contents(world.project)
+    (world.project / "made").touch()
+    assert processes._contents(world.project) != before
+    monkeypatch.setattr(processes, "LONGEST_S", 0.0)
+    process = world._start(["sleep", "1000"])
+    with pytest.raises(processes.Lost, match="it hangs"):
+        world.ended(process)
+    process.kill()
+    process.wait()

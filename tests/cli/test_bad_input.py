@@ -19,6 +19,12 @@ from .conftest import CALL, CALLS, MARKED, TRAIN, User
 PYTHON = sys.executable
 
 
+@pytest.fixture
+def script(user):
+    """The script that a command names, which nothing starts."""
+    user.write("x.py", "raise SystemExit('it was started')\n")
+
+
 def said(done, code: int, *texts: str) -> None:
     assert done.returncode == code, done.stderr + done.stdout
     for text in texts:
@@ -55,6 +61,7 @@ def test_a_knob_that_needs_a_gpu_says_that_there_is_none(user):
     assert not user.runs.exists()
 
 
+@pytest.mark.usefixtures("script")
 def test_the_same_setting_in_both_arms_is_nothing_to_compare(user):
     said(user.compares("env.A=1", "--baseline", "env.A=1", "--", PYTHON, "x.py"), 2, "Both arms are the same")
 

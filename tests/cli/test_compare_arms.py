@@ -160,7 +160,7 @@ def test_a_verdict_is_an_exit_code_only_where_that_is_asked_for(
     answer = of_run(
         Comparison, id="c", command=["true"], candidate_settings=[Setting("env.A", "1")], verdict=verdict
     )
-    monkeypatch.setattr(comparing, "measure", lambda request, resume=None: answer)
+    monkeypatch.setattr(comparing, "measure", lambda request, **more: answer)
     monkeypatch.chdir(tmp_path)
     asked = [] if fail_on is None else ["--fail-on", fail_on]
     with pytest.raises(SystemExit) as end:

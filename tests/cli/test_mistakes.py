@@ -56,6 +56,39 @@ TYPED = {
     "one knob twice": ("compare env.A=1 env.A=2 -- python train.py", 2, "both set env.A", "one of them"),
     "no command": ("diagnose --", 2, "no command", "-- python train.py"),
     "a program misspelt": ("diagnose -- pyton train.py", 2, "pyton", "python"),
+    "a notebook given to Python": ("diagnose -- python -u n.ipynb", 2, "notebook", "nbconvert"),
+    "a script misspelt": ("diagnose -- python trian.py --epochs 3", 2, "no trian.py", "train.py"),
+    "a variable without its env.": (
+        "compare CUBLAS_WORKSPACE_CONFIG=@unset -- python train.py",
+        2,
+        "no knob",
+        "env.CUBLAS_WORKSPACE_CONFIG=@unset",
+    ),
+    "a word for a knob": ("compare tf32=true -- python train.py", 2, "tf32", "matmul.fp32_precision=high"),
+    "an address without a token": (
+        "watch --serve 0.0.0.0:8000 -- python train.py",
+        2,
+        "other machines",
+        "--token",
+    ),
+    "an objective that is none": (
+        "compare env.A=1 --objective latency -- python train.py",
+        2,
+        "latency",
+        "call-latency-p99",
+    ),
+    "one value for two arms": (
+        "compare arg.n=1 -- python train.py {n}",
+        2,
+        "no value",
+        "--baseline arg.n=VALUE",
+    ),
+    "a placeholder with the same value": (
+        "compare arg.n=1 --baseline arg.n=1 -- python train.py {n}",
+        2,
+        "the same",
+        "For example",
+    ),
     "a notebook": ("diagnose -- n.ipynb", 2, "n.ipynb", "nbconvert"),
     "a script that is not executable": ("diagnose -- ./train.py", 2, "not executable", "python ./train.py"),
     "a time without a unit": ("tune --budget 3 -- python train.py", 2, "no unit", "--budget 3m"),
@@ -156,10 +189,6 @@ def has_no_torch(user) -> str:
     return f"diagnose --no-lock -- {sys.executable} train.py"
 
 
-def is_missing(user) -> str:
-    return f"diagnose --no-lock -- {sys.executable} trian.py"
-
-
 def has_a_mistake(user) -> str:
     user.write("train.py", "for step in range(3)\n    pass\n")
     return f"diagnose --no-lock -- {sys.executable} train.py"
@@ -170,7 +199,6 @@ def has_a_mistake(user) -> str:
     [
         (ends_early, 3, "3 steps"),
         (has_no_torch, 4, "No module named 'torch'"),
-        (is_missing, 4, "No such file"),
         (has_a_mistake, 4, "SyntaxError"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

@@ -208,3 +208,21 @@ def test_strange_names_of_files_do_no_harm(capsys, tmp_path):
     write(strange / "study.json", studies.one_candidate())
     _, err = report(capsys, strange)
     assert "\x1b" not in err
+
+
+def test_report_writes_the_findings_of_a_diagnosis_for_editors(capsys, tmp_path):
+    write(tmp_path / "diagnosis.json", answers.diagnosis())
+    _, err = report(capsys, tmp_path / "diagnosis.json", "--sarif", tmp_path / "found.sarif")
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["num-workers-zero", "cpu-governor-powersave"]
+    assert "Written:" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("--sarif", "has no findings"), ("--speedscope", "keeps no lines")]
+)
+def test_report_refuses_what_a_comparison_does_not_hold(capsys, tmp_path, option, says):
+    write(tmp_path / "comparison.json", answers.undecided())
+    _, err = report(capsys, tmp_path, option, tmp_path / "out.json", exit_code=2)
+    assert says in err and "next:" in err
+    assert not (tmp_path / "out.json").exists()

@@ -11,6 +11,7 @@ import pytest
 
 import dynotune
 from dynotune.cli import signs
+from dynotune.text.signs import INSTEAD
 
 SOURCE = Path(dynotune.__file__).parent
 STANDS_FOR_NO_TEXT = "\ufffd\udc80\udcff"
@@ -45,8 +46,8 @@ def test_every_sign_of_a_sentence_has_a_replacement():
     files = [file for room in ROOMS for file in (SOURCE / room).rglob("*.py")]
     asked = [file for file in files if not set(NOT_ASKED) & set(file.parts)]
     written = {sign for file in asked for text in texts_of(file) for sign in text if not sign.isascii()}
-    assert written - set(STANDS_FOR_NO_TEXT) <= set(signs.INSTEAD)
-    assert all(sign.isascii() and "?" not in sign and "\\" not in sign for sign in signs.INSTEAD.values())
+    assert written - set(STANDS_FOR_NO_TEXT) <= set(INSTEAD)
+    assert all(sign.isascii() and "?" not in sign and "\\" not in sign for sign in INSTEAD.values())
 
 
 def texts_of(file: Path) -> Iterator[str]:

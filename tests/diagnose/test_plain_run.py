@@ -77,7 +77,7 @@ class Watcher:
 
     warn = say
 
-    def running(self, what):
+    def running(self, what, *, left_s=None):
         pass
 
 

@@ -255,7 +255,7 @@ def test_a_database_that_went_away_is_told_of_once_and_gets_all_of_it_when_it_is
             assert store.behind
             assert store.names() == []
             assert store.run("other", block(), lambda: None) is None
-            monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
+            store.patience_s = 0.0
             with pytest.raises(StorageLost, match="does not answer") as lost:
                 store.patiently(lambda: store.study("s"))
         finally:
@@ -384,6 +384,73 @@ def test_a_view_in_place_of_a_table_is_refused_when_it_would_compute_forever(tmp
     foreign(tmp_path, f"DROP TABLE {view}", f"CREATE VIEW {view} AS {ENDLESS}")
     with pytest.raises(UsageError, match=f"no table {view}"):
         open_store(url, pytest.fail, reads_only=reads_only)
+
+
+COMPUTED = "document TEXT GENERATED ALWAYS AS (printf('%.*c', 60000000, 'x')) VIRTUAL"
+CHANGES = {
+    "a computed column": [
+        f"CREATE TABLE other (name TEXT, asked TEXT, {COMPUTED}, finished INTEGER, began REAL, leader TEXT)",
+        "DROP TABLE study",
+        "ALTER TABLE other RENAME TO study",
+    ],
+    "a trigger": [f"CREATE TRIGGER t AFTER INSERT ON worker BEGIN INSERT INTO study {ENDLESS}; END"],
+    "an index": ["CREATE INDEX i ON study (printf('%.*c', 60000000, name))"],
+}
+
+
+@pytest.mark.parametrize("reads_only", [True, False])
+@pytest.mark.parametrize("statements", CHANGES.values(), ids=CHANGES)
+def test_a_table_is_refused_when_another_program_changed_it(tmp_path, statements, reads_only):
+    open_store(url := f"sqlite:///{tmp_path}/foreign.db", pytest.fail).__exit__()
+    foreign(tmp_path, *statements)
+    with pytest.raises(UsageError, match="another program made or changed its table"):
+        open_store(url, pytest.fail, reads_only=reads_only)
+
+
+SERVER_CHANGES = {
+    "a trigger": [
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+        "CREATE TRIGGER t BEFORE INSERT ON worker FOR EACH ROW EXECUTE FUNCTION f()",
+    ],
+    "a rule": ["CREATE RULE r AS ON INSERT TO worker DO ALSO SELECT pg_sleep(1)"],
+    "a policy": ["ALTER TABLE study ENABLE ROW LEVEL SECURITY"],
+    "a check": ["ALTER TABLE block ADD CHECK (pg_sleep(1) IS NOT NULL)"],
+    "a computed column": ["ALTER TABLE study ADD more TEXT GENERATED ALWAYS AS (repeat(name, 1000)) STORED"],
+    "a view": ["ALTER TABLE block RENAME TO old", "CREATE VIEW block AS SELECT * FROM old"],
+}
+
+
+@pytest.mark.parametrize("statements", SERVER_CHANGES.values(), ids=SERVER_CHANGES)
+def test_a_table_of_a_server_is_refused_when_somebody_changed_it(server, statements):
+    import sqlalchemy as sa
+
+    open_store(server.url, pytest.fail).__exit__()
+    engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        with engine.begin() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+        for reads_only in (True, False):
+            with pytest.raises(UsageError, match="not of dynotune's studies"):
+                open_store(server.url, pytest.fail, reads_only=reads_only)
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+        engine.dispose()
+
+
+def test_a_listing_leaves_studies_out_when_they_are_too_many_or_too_large(tmp_path, monkeypatch):
+    told = []
+    with entered(url := f"sqlite:///{tmp_path}/many.db"), entered(url, "t"), entered(url, "u"):
+        pass
+    with open_store(url, told.append, reads_only=True) as store:
+        assert [study.name for study, _ in store.studies()] == ["s", "t", "u"]
+        monkeypatch.setattr(storage, "MOST_STUDIES", 2)
+        assert [study.name for study, _ in store.studies()] == ["s", "t"]
+        monkeypatch.setattr(storage, "MOST_TEXT_BYTES", len(storage._encoded(STUDY)) + 10)
+        assert [study.name for study, _ in store.studies()] == ["s"]
+    assert [text.partition(" ")[0] for text in told] == ["The", "The", "Study"] and "t and the" in told[2]
 
 
 def test_a_transaction_ends_when_a_foreign_database_computes_too_long(tmp_path, monkeypatch):

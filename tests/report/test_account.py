@@ -13,6 +13,7 @@ from dynotune.report.page import html as pages
 from dynotune.schema.account import AccountDetail, AccountRow, RunAccount, SavedTime
 
 from .layouts import blocks_of
+from .studies import diagnosis
 
 ROWS = [
     AccountRow("start", "imports", 12.0, [AccountDetail("torch", 9.0), AccountDetail("numpy", 0.2)]),
@@ -89,3 +90,10 @@ def test_account_says_so_when_no_step_was_found_and_when_nothing_was_recorded():
 def test_account_has_a_page_and_markdown():
     assert "validation" in pages.markdown(ACCOUNT)
     assert "validation" in pages.page(ACCOUNT)
+
+
+def test_diagnosis_shows_the_account_up_to_its_steps():
+    before = msgspec.structs.replace(ACCOUNT, is_whole=False)
+    text = told(msgspec.structs.replace(diagnosis(), account=before))
+    assert "Before the timed steps" in text and "torch 9 s" in text and "up to then" in text
+    assert "Before the timed steps" not in told(diagnosis())

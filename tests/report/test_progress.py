@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,17 @@ from dynotune.schema.comparison import Pair, Voided
 def progress_on(*, terminal: bool) -> tuple[Progress, io.StringIO]:
     file = io.StringIO()
     return Progress(Console(file=file, width=100, force_terminal=terminal, highlight=False)), file
+
+
+def plain(file: io.StringIO) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+
+
+def line_of(progress: Progress, width: int, *, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=file, width=width, legacy_windows=False).print(progress)
+    file.flush()
+    return file.buffer.getvalue().decode(encoding)
 
 
 def test_progress_writes_a_line_a_pair():
@@ -49,7 +61,7 @@ def test_on_a_terminal_the_line_in_progress_says_how_long_it_has_taken(monkeypat
     with progress:
         now_s = 172.0
         progress.running("the command, plain")
-    assert "the command, plain · 1:12" in file.getvalue()
+    assert "the command, plain · 1:12" in plain(file)
 
 
 def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():
@@ -86,9 +98,45 @@ def test_progress_redraws_no_line_when_reports_are_plain(monkeypatch):
     assert console.file.getvalue() == ""
 
 
-def test_progress_in_a_narrow_terminal_is_one_line():
-    progress = Progress(Console(file=io.StringIO(), width=20, force_terminal=True))
-    progress.running("a very long text of what is in progress at the moment")
-    line = progress.__rich__()
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_progress_is_one_line_that_leaves_room_for_ctrl_c_at_any_width(width):
+    progress, _ = progress_on(terminal=True)
+    progress.running("a very long text of what is in progress at the moment, " * 4, left_s=600.0)
     progress.clear()
-    assert line.no_wrap and line.overflow == "ellipsis"
+    line = line_of(progress, width)
+    assert line.count("\n") == 1
+    assert len(line.rstrip()) <= width - 3
+    assert ("0:00 of about 10:00" in line) == (width >= 40)
+
+
+def test_progress_says_when_all_ends_and_draws_how_far_it_is(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.progress.monotonic", lambda: now_s)
+    progress, _ = progress_on(terminal=True)
+    progress.running("pair 1", left_s=60.0)
+    now_s = 130.0
+    progress.running("pair 2")
+    progress.clear()
+    assert line_of(progress, 80) == "━━━━━━────── pair 2 · 0:30 of about 1:00\n"
+    assert (progress.doing.what, progress.doing.spent_s, progress.doing.left_s) == ("pair 2", 30.0, 30.0)
+
+
+@pytest.mark.parametrize("left_s", [None, float("inf"), 20.0])
+def test_progress_names_no_end_when_none_is_known_or_it_is_over(monkeypatch, left_s):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.progress.monotonic", lambda: now_s)
+    progress, _ = progress_on(terminal=True)
+    progress.running("pair 1", left_s=left_s)
+    now_s = 130.0
+    progress.clear()
+    line = line_of(progress, 80)
+    assert line.endswith("pair 1 · 0:30\n")
+    assert line.count("━") == 3
+
+
+def test_the_line_of_a_status_uses_the_width_of_the_terminal():
+    progress, file = progress_on(terminal=True)
+    with progress:
+        progress.running("a text " * 20, left_s=60.0)
+    (line,) = [line for line in plain(file).splitlines() if "of about" in line]
+    assert 90 <= len(line.rstrip()) <= 97

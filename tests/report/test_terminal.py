@@ -119,6 +119,18 @@ def test_screen_of_80_by_24_holds_an_answer(name, monkeypatch):
     assert len(text_of(DOCUMENTS[name](), width=width).splitlines()) <= height
 
 
+def test_screen_has_fewer_findings_and_commands_where_all_would_scroll_the_top_away(monkeypatch):
+    monkeypatch.setattr(terminal, "is_brief", lambda: True)
+    finding = msgspec.structs.replace(MANY[1], claim="The program waits. " * 8)
+    found = answers.diagnosis(findings=[finding, *MANY[2:]], upper_bounds=[], forecasts=[])
+    console = Console(file=io.StringIO(), width=80, height=24, highlight=False)
+    console.print(on_terminal(found))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert len(shown.splitlines()) <= 24
+    assert "and 2 more" in shown
+    assert "dynotune tune -- " in shown and "dynotune compare" not in shown
+
+
 def test_screen_of_a_diagnosis_has_one_sentence_on_bounds_and_on_forecasts(monkeypatch):
     assert "the loader alone" in text_of(answers.diagnosis())
     monkeypatch.setattr(terminal, "is_brief", lambda: True)
@@ -141,6 +153,7 @@ def test_terminal_without_utf_8_is_given_signs_it_has(document):
     file.flush()
     shown = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
     assert "verdict" in shown and "?" not in shown and not re.search(r"\\[xuU]", shown)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

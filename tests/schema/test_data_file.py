@@ -1,8 +1,11 @@
 """Data files of the package: decoded into structs, and refused with their line."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from dynotune.schema import data_file
 from dynotune.schema.data_file import DataFileError, decoded, table
 
 TEXT = """
@@ -67,3 +70,18 @@ def test_table_is_refused_with_its_line_when_it_is_no_toml():
 
 def test_table_of_the_package_is_found_beside_its_modules():
     assert "throughput" not in table("dynotune.cli", "help.toml", dict[str, dict[str, str]])
+
+
+READ_TOML = {
+    "schema/data_file.py",
+    "schema/recipe.py",  # recipes are other people's files
+    "cli/defaults.py",  # a project's file
+    "mcp/hosts.py",  # files of other programs
+    "cli/__init__.py",  # `dynotune --help` reads its texts without msgspec
+}
+
+
+def test_data_files_are_read_by_the_loader_alone():
+    package = Path(data_file.__file__).parents[1]
+    others = [path for path in package.rglob("*.py") if "import tomllib" in path.read_text("utf-8")]
+    assert {str(path.relative_to(package)) for path in others} == READ_TOML

@@ -267,3 +267,15 @@ def test_a_value_is_said_in_the_unit_of_its_objective():
 def test_progress_of_a_slower_arm_is_said_as_slower():
     assert words.so_far(0.5, (0.4, 0.625)) == "so far 2.00× slower (1.60× to 2.50×)"
     assert words.so_far(0.97, (0.9, 1.04)) == "so far 0.97× (0.90× to 1.04×)"
+
+
+def test_ratio_has_no_brackets_when_no_interval_is_known():
+    assert words.with_interval(1.8, (1.45, 2.22)) == "1.800× (1.45× to 2.22×)"
+    assert words.with_interval(1.8, None) == "1.800×"
+    assert words.with_interval(1.8, (0.0, 2.0), digits=2) == "1.80×"
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(0.8, "1.25× slower"), (0.98, "0.98×"), (1.1, "1.10×")])
+def test_single_pair_is_written_in_the_direction_of_all_pairs(ratio, told):
+    assert words.single(ratio) == told
+    assert words.so_far(ratio, None) == f"so far {told}"

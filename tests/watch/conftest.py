@@ -67,6 +67,7 @@ class Watched:
         self.errors = (user.cwd / "stderr").open("w+")
         self.process = user.start("watch", *words, stderr=self.errors)
         self.url: str = until(lambda: self._said(r"serving (\S+)"), "the server's address")
+        self.place, _, self.token = self.url.partition("?token=")
 
     def _said(self, pattern: str) -> Any:
         found = re.search(pattern, Path(self.errors.name).read_text())
@@ -79,7 +80,9 @@ class Watched:
         new.rename(self._control)
 
     def get(self, path: str, **headers: str) -> bytes:
-        request = urllib.request.Request(self.url + path, headers=headers)
+        request = urllib.request.Request(
+            self.place + path, headers={"Authorization": f"Bearer {self.token}", **headers}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()
 

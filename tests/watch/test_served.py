@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dynotune.report.documents import layout_of
+from dynotune.report.page.html import LiveParts
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView
-from dynotune.watch import RunWatcher, Server
-from dynotune.watch.columns import tables
+from dynotune.watch import RunSource, RunWatcher, Server
 from dynotune.watch.follower import Rank
-from dynotune.watch.terminal import drawn
+from dynotune.watch.server import MOST_AT_ONCE
+from dynotune.watch.terminal import fitted
 
 from ..cli.conftest import until
 from ..report.browser import CHROMIUM, Browser
@@ -52,26 +54,33 @@ def watcher(tmp_path: Path) -> RunWatcher:
 
 @pytest.fixture
 def server(watcher: RunWatcher) -> Iterator[Server]:
-    made = Server("127.0.0.1:0", watcher)
+    made = Server("127.0.0.1:0", RunSource(watcher))
     yield made
     made.close()
 
 
 def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.request("GET", path, headers=headers)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {server.token}", **headers})
     answer = connection.getresponse()
     body = answer.read().decode()
     connection.close()
     return answer.status, body
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "\x7f"]
-)
-def test_a_request_for_another_host_is_refused_on_every_path(server, host):
-    for path in ("/", "/view.json", "/page.json", "/metrics"):
-        assert asked(server, path, Host=host)[0] in (400, 403)
+def test_server_refuses_every_path_when_the_token_is_missing_or_wrong(server):
+    for path in ("/", "/view.json", "/page.json", "/metrics", "/nothing"):
+        assert asked(server, path, Authorization="")[0] == 403
+        assert asked(server, path, Authorization="Bearer wrong", Host="evil.example")[0] == 403
+        assert asked(server, f"{path}?token=wrong", Authorization="")[0] == 403
+
+
+def test_server_makes_a_token_of_its_own_when_it_is_given_none(watcher, server):
+    other = Server("127.0.0.1:0", RunSource(watcher))
+    other.close()
+    assert len(server.token) > 20
+    assert server.token != other.token
+    assert asked(server, f"/view.json?token={server.token}", Authorization="")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,7 @@ def test_served_page_takes_nothing_but_gets_and_outlives_nonsense(server):
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:0"])
 def test_an_empty_token_is_none_and_is_refused(watcher, address):
     with pytest.raises(UsageError, match="The token is empty"):
-        Server(address, watcher, token="")
+        Server(address, RunSource(watcher), token="")
 
 
 @pytest.mark.parametrize(
@@ -102,21 +111,21 @@ def test_an_empty_token_is_none_and_is_refused(watcher, address):
 )
 def test_an_address_is_refused_when_it_has_no_host_or_no_port(watcher, address):
     with pytest.raises(UsageError, match="is no address"):
-        Server(address, watcher)
+        Server(address, RunSource(watcher))
 
 
-def test_the_loopback_of_ipv6_is_served_without_a_token(watcher):
+def test_the_loopback_of_ipv6_is_served(watcher):
     try:
-        served = Server("[::1]:0", watcher)
+        served = Server("[::1]:0", RunSource(watcher))
     except CannotRunHere as error:
         pytest.skip(f"no IPv6 here: {error}")
     try:
-        with urllib.request.urlopen(f"{served.url}view.json", timeout=30) as answer:
+        with urllib.request.urlopen(served.url.replace("/?", "/view.json?"), timeout=30) as answer:
             assert answer.status == 200
     finally:
         served.close()
     with pytest.raises(UsageError, match="other machines"):
-        Server("[::]:0", watcher)
+        Server("[::]:0", RunSource(watcher))
 
 
 def test_a_time_that_is_no_number_is_answered_with_a_refusal(server):
@@ -124,11 +133,11 @@ def test_a_time_that_is_no_number_is_answered_with_a_refusal(server):
 
 
 def test_a_token_is_asked_for_where_one_was_given(watcher):
-    served = Server("0.0.0.0:0", watcher, token="word")
+    served = Server("0.0.0.0:0", RunSource(watcher), token="word")
     try:
-        assert asked(served, "/view.json")[0] == 403
-        assert asked(served, "/view.json?token=other")[0] == 403
-        assert asked(served, "/view.json?token=word")[0] == 200
+        assert asked(served, "/view.json", Authorization="")[0] == 403
+        assert asked(served, "/view.json?token=other", Authorization="")[0] == 403
+        assert asked(served, "/view.json?token=word", Authorization="")[0] == 200
         assert asked(served, "/metrics", Authorization="Bearer word", Host="any.example")[0] == 200
     finally:
         served.close()
@@ -146,7 +155,7 @@ def test_secrets_of_the_command_are_not_told(server, watcher, path):
 
 def test_a_taken_port_is_said_with_what_to_do(server, watcher):
     with pytest.raises(CannotRunHere, match="Cannot serve") as refused:
-        Server(f"127.0.0.1:{server.port}", watcher)
+        Server(f"127.0.0.1:{server.port}", RunSource(watcher))
     assert "take another one" in refused.value.hint
 
 
@@ -160,33 +169,64 @@ def full_gpu(**more: Any) -> GpuView:
     return GpuView(**{**fields, **more})
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_screen_fits_any_terminal_and_says_the_verdict_first(watcher, width):
+@pytest.mark.parametrize(("width", "height"), [(40, 24), (80, 24), (200, 60)])
+def test_the_screen_fits_any_terminal_and_ends_with_the_verdict(watcher, width, height):
     watcher.follower.gpus = [
         full_gpu(sm_active_percent=Unknown("no GPM counters"), memory_used_bytes=3 << 30)
     ]
-    console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(drawn(watcher.look(BEGUN_S + 60), width))
-    lines = console.file.getvalue().splitlines()
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+    console.print(fitted(layout_of(watcher.look(BEGUN_S + 60)), height))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert len(lines) <= height
     assert max(map(len, lines)) <= width
-    assert any(line.startswith("Input-bound: the loader") for line in lines[:4])
-    ranks = next(at for at, line in enumerate(lines) if line.startswith("rank"))
-    assert [line.split()[0] for line in lines[ranks + 1 : ranks + 3]] == ["0", "1"]
-    assert "no GPM counters" in console.file.getvalue()
-    assert "…" not in "".join(lines[ranks : ranks + 3]), "a column is left out whole"
+    text = " ".join(" ".join(lines).split())
+    assert "verdict Input-bound: the loader lets each step wait 40% of its time" in text
+    assert any(line.startswith("GPU busy") for line in lines)
+    assert ("no GPM counters" in text) == (height == 60)
 
 
-def test_values_are_written_by_the_unit_of_their_name(watcher):
-    watcher.follower.gpus = [
-        full_gpu(memory_used_bytes=3 << 30, power_w=Unknown("not said"), clock_limits=["hw-thermal"])
-    ]
-    gpus = next(table for table in tables(watcher.look(BEGUN_S + 60)) if table.title == "GPUs")
-    cells = dict(zip(gpus.columns, gpus.rows[0], strict=True))
-    assert cells["memory used"] == "3.00 GiB"
-    assert cells["power"] == "unknown"
-    assert cells["kernel running"] == "1%"
-    assert cells["clock limits"] == "hw-thermal"
-    assert "others" not in cells
+def test_a_screen_without_room_for_all_keeps_the_verdict(watcher):
+    console = Console(width=80, height=8, file=io.StringIO(), force_terminal=False)
+    console.print(fitted(layout_of(watcher.look(BEGUN_S + 60)), 8))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 8
+    assert any(line.startswith("verdict  Input-bound") for line in lines[-3:])
+
+
+# Clients that do not behave
+
+
+def test_server_closes_further_connections_when_clients_never_read(server):
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(MOST_AT_ONCE)]
+    try:
+        refused = until(lambda: answer_of(server) == b"" or None, "a closed connection")
+        assert refused
+    finally:
+        for one in silent:
+            one.close()
+    assert until(lambda: answer_of(server).startswith(b"HTTP/1.0 200"), "an answer again")
+
+
+def answer_of(server: Server) -> bytes:
+    """Ask for the state; nothing if the server closes the connection."""
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+            asked = f"GET /view.json?token={server.token} HTTP/1.0\r\n\r\n"
+            raw.sendall(asked.encode())
+            return raw.recv(1 << 12)
+    except ConnectionError:
+        return b""
+
+
+def test_pages_are_written_once_for_a_state_when_many_ask(watcher, server, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        "dynotune.watch.server.html.live_parts", lambda report: written.append(1) or LiveParts("", "", "")
+    )
+    watcher.look(BEGUN_S + 62)
+    for _ in range(5):
+        assert asked(server, "/page.json")[0] == 200
+    assert written == [1]
 
 
 # Prometheus
@@ -226,7 +266,7 @@ def test_promtool_has_nothing_to_say_of_the_metrics(server):
 @pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus here: apt-get install prometheus")
 def test_a_real_prometheus_scrapes_it_with_the_token(watcher, tmp_path):
     pytest.importorskip("prometheus_client")
-    served = Server("127.0.0.1:0", watcher, token="word")
+    served = Server("127.0.0.1:0", RunSource(watcher), token="word")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -271,12 +311,14 @@ VIEWS = "Number(document.documentElement.dataset.views || 0)"
 WAIT = "new Promise((done) => {{ const look = () => ({}) ? done(true) : setTimeout(look, 50); look(); }})"
 SEEN = """(() => ({
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  verdict: document.getElementById("verdict").textContent,
-  state: document.getElementById("state").textContent,
+  verdict: document.querySelector("#answer h1").textContent,
+  large: document.querySelector("#answer .large").textContent,
+  rest: document.querySelector("#answer .rest").textContent,
+  tiles: [...document.querySelectorAll(".tile dt")].map((name) => name.textContent),
   plots: [...document.querySelectorAll(".plot")].map((plot) => (
     plot.querySelector("canvas") ? Number(plot.dataset.lines) : 0)),
   points: Object.values(series.step || {}).map((rows) => rows.length),
-  ranks: document.querySelector("#tables table")?.querySelectorAll("tr").length - 1,
+  ranks: document.querySelector("#ranks table")?.querySelectorAll("tbody tr").length,
   paper: getComputedStyle(document.body).backgroundColor,
   labels: [...document.querySelectorAll(".plot figcaption")].map((caption) => caption.textContent),
 }))()"""
@@ -310,11 +352,12 @@ def test_the_page_shows_the_run_at_any_width_and_asks_nobody_else(browser, serve
         assert seen["ranks"] == 2
         assert len(seen["plots"]) >= 2
         assert min(seen["plots"]) >= 1
-        assert all("Now: " in label for label in seen["labels"])
+        assert all(label for label in seen["labels"])
+        assert seen["tiles"][:3] == ["steps", "samples", "wait for input"]
     assert light["paper"] != dark["paper"]
     assert browser.said("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded") == []
     asked_for = {said["request"]["url"] for said in browser.said("Network.requestWillBeSent")}
-    assert {url for url in asked_for if not url.startswith(("data:", server.url))} == set()
+    assert {url for url in asked_for if not url.startswith(("data:", server.place))} == set()
 
 
 @pytest.mark.long
@@ -328,7 +371,8 @@ def test_names_from_the_program_run_nothing(browser, server, watcher):
     watcher.look(BEGUN_S + 60)
     opened(browser, server.url, 900)
     assert browser.ask("'ran' in window") is False
-    assert "onerror" in browser.ask("document.getElementById('command').textContent")
+    assert "onerror" in browser.ask("document.getElementById('answer').textContent")
+    assert browser.ask("document.querySelector('img')") is None
 
 
 @pytest.mark.long
@@ -336,13 +380,13 @@ def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
     watched = user_watch
     opened(browser, watched.url, 900)
     watched.until(lambda view: view["num_steps"] > 10, "steps")
-    browser.ask(WAIT.format("(view?.num_steps || 0) > 10"))
-    assert browser.ask(SEEN)["state"] == "running"
+    browser.ask(WAIT.format("document.querySelector('.rest').textContent.includes('step')"))
+    assert browser.ask(SEEN)["rest"].startswith("running")
     code, _ = watched.ends()
     assert code == 0
-    browser.ask(WAIT.format("document.getElementById('state').dataset.state === 'ended'"))
+    browser.ask(WAIT.format("document.documentElement.dataset.over === 'true'"))
     seen = browser.ask(SEEN)
-    assert seen["state"] == "The program has ended"
+    assert seen["large"] == "Ended"
     assert "The program has ended with exit code 0" in seen["verdict"]
     assert seen["ranks"] == 1
 
@@ -351,8 +395,8 @@ def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
 def test_a_page_whose_server_was_killed_says_that_too(browser, user_watch):
     opened(browser, user_watch.url, 900)
     user_watch.process.kill()
-    browser.ask(WAIT.format("document.getElementById('state').dataset.state === 'lost'"))
-    assert "No answer any more" in browser.ask(SEEN)["state"]
+    browser.ask(WAIT.format("!document.getElementById('lost').hidden"))
+    assert "No answer any more" in browser.ask("document.getElementById('lost').textContent")
 
 
 @pytest.fixture

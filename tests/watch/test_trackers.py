@@ -112,7 +112,7 @@ def test_mlflow_reads_the_curves_and_the_verdict_when_a_run_was_logged(tmp_path,
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
-    logged("mlflow", tmp_path, view)
+    logged_alone("mlflow", tmp_path, view)
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("dynotune").experiment_id])
     assert run.info.status == "FINISHED" and run.info.run_name == tmp_path.name
@@ -126,25 +126,36 @@ def test_mlflow_is_refused_before_the_command_when_its_place_cannot_be_written(t
         watch.log("mlflow=sqlite:////proc/nowhere/x.db", tmp_path)
 
 
-WANDB = """
+def test_mlflow_is_refused_soon_when_no_server_answers(tmp_path):
+    pytest.importorskip("mlflow")
+    with pytest.raises(CannotRunHere, match="MLflow did not begin a run") as raised:
+        watch.log("mlflow=http://127.0.0.1:9", tmp_path)
+    assert len(raised.value.message) < 300
+
+
+ALONE = """
 import sys
 from pathlib import Path
 import msgspec
-from dynotune import watch
 from dynotune.schema.watch import View
 from tests.watch.test_trackers import logged
-logged("wandb", Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=View))
+logged(sys.argv[1], Path(sys.argv[2]), msgspec.json.decode(sys.stdin.buffer.read(), type=View))
 """
 
 
-def test_wandb_keeps_the_run_offline_and_prints_nothing_when_nobody_is_logged_in(tmp_path, view):
-    """In a process of its own: W&B starts a server beside it, and reads who is logged in once."""
-    pytest.importorskip("wandb")
+def logged_alone(name: str, folder: Path, view: View) -> None:
+    """Log in a process of its own, which prints nothing: the terminal is the command's."""
     root = Path(__file__).parents[2]
-    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root / 'src'}:{root}"}
-    words = [sys.executable, "-c", WANDB, str(tmp_path)]
+    env = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root / 'src'}:{root}"}
+    words = [sys.executable, "-c", ALONE, name, str(folder)]
     done = subprocess.run(words, input=msgspec.json.encode(view), env=env, capture_output=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_wandb_keeps_the_run_offline_and_prints_nothing_when_nobody_is_logged_in(tmp_path, view):
+    """W&B starts a server beside its process, and reads once who is logged in."""
+    pytest.importorskip("wandb")
+    logged_alone("wandb", tmp_path, view)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     text = file.read_bytes()
     assert MEDIAN.encode() in text and b"Steps wait" in text and SECRET.encode() not in text

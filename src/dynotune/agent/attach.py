@@ -105,6 +105,7 @@ class Agent:
             self._clock = StackClock(program)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
+        self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
         self._is_watched = bool(plan.get("watched"))
@@ -145,8 +146,10 @@ class Agent:
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
             from .facts.program_options import ProgramOptions
+            from .facts.trainers import Trainers
 
             self._watch_fetches()
+            Trainers(self._event, self.log).install(hooks)
             ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self._step_function_ended, self.log)
@@ -181,6 +184,7 @@ class Agent:
 
         torch: Any = sys.modules["torch"]
         replaced.is_kept = self._steps.is_joined = True
+        self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
         self._cover_fork()
         self._cover_exit()
@@ -188,6 +192,7 @@ class Agent:
         self._undo.append(lambda: atexit.unregister(self._finish))
         self._hooks.install()
         self._undo.append(self._hooks.remove)
+        watch_freezing(self.log)
         living = Living(torch)
         if torch.utils.data.get_worker_info() is not None:
             self._join_worker(torch, living)
@@ -196,13 +201,11 @@ class Agent:
         self._compiled[:] = [True] * living.is_compiled
         for optimizer in living.optimizers:
             self._steps.optimizers.add(optimizer)
+        # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
+        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
         if self._state is not None:
             self._watch_fetches()
         self._torch_is_here(torch)
-        if self._program.loaders is not None:
-            self._program.loaders.unknown = lambda iterator: self._take_over(iterator, living)
-            for iterator in living.iterators:
-                self._guard("loader", self._take_over, iterator, living)
         if living.is_compiled and self._state is not None:
             for module in living.roots:
                 self._guard("model", self._state.models.met, module)
@@ -223,6 +226,8 @@ class Agent:
 
     def _take_over(self, iterator: Any, living: Living) -> None:
         """Note an iterator that was made before the agent came, and time what it fetches in this process."""
+        if self._program.loaders is None:
+            return  # its covers are still being put in place
         self._program.loaders.take_over(iterator, living.loader_of(iterator))
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
@@ -273,7 +278,10 @@ class Agent:
         if self._state is not None:
             self._guard("state", self._state.leave)
         if self._fetching is not None:
+            from .core.fetch_delay import let_go_of_pages
+
             self._guard("fetching", self._fetching.look_no_more)
+            self._undo.append(let_go_of_pages)
         while self._undo:
             self._guard("leaving", self._undo.pop())
         stay = replaced.restore()
@@ -334,7 +342,9 @@ class Agent:
         self._guard("tasks", self._tasks.torch_is_here)
         self._guard("modules", self._cover_roots, torch)
         hooks = event_hooks.LoaderHooks
-        program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
+        program.loaders = self._guard(
+            "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
+        )
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         remove = self._guard(
             "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
@@ -404,6 +414,7 @@ class Agent:
         program."""
         self._tasks.ignore()
         self._steps.ignore()
+        self._end_account()
         self._program.pretended = None
         if self._program.roots is not None:
             self._program.roots.watch_only(set())
@@ -442,7 +453,8 @@ class Agent:
         num_superseded: int,
         call_samples: int | None,
     ) -> None:
-        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
+        listens = self._is_watched and not self._steps.is_joined  # a signal's file could not be closed
+        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if listens else None
         self._event(
             {
                 "event": "cycle",
@@ -498,13 +510,18 @@ class Agent:
     def _before_task(self) -> None:
         """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
-        if self._clock is not None:
-            self._clock.end()
+        self._end_account()
         roots = self._program.roots
         if self._state is not None and self._frames is not None:
             self._frames.takes_calls = False
         if self._state is not None and roots is not None and not self._settings.wants_around:
             self._guard("modules", roots.call_plainly, self._needed)
+
+    def _end_account(self) -> None:
+        """Record no stacks and no spans from now on, because measured steps are to be as without."""
+        if self._clock is not None and self._startup is not None:
+            self._clock.end()
+            self._startup.end()
 
     def _before_result(self) -> None:
         self._guard("memory", lambda: self._event({"event": "memory", **observe.memory(self._program.torch)}))
@@ -547,7 +564,7 @@ class Agent:
         """
         self._writer.reset_after_fork()
         if self._startup is not None:
-            self._startup.forked()
+            self._startup.end()  # the child's start is not the program's
         self._steps.reset_after_fork()
         if self._frames is not None:
             self._frames.reset_after_fork()

@@ -50,6 +50,7 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
 if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
+    from dynotune.schema.account import RunAccount
     from dynotune.schema.bisection import Bisection
     from dynotune.schema.comparison import Comparison, InProcess
     from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
@@ -62,6 +63,7 @@ __all__ = [
     "IN_A_FOLDER",
     "MAX_SNAPSHOT_BYTES",
     "Question",
+    "account",
     "bisect",
     "check_output",
     "compare",
@@ -198,6 +200,18 @@ def diagnosed(
 
     observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
     return shown(conclude(observation, **beside)), path
+
+
+def account(command: Command, *, settings: Settings = (), **run: Unpack[RunOptions]) -> RunAccount:
+    """Run a command to its end, and show where the time of the whole run went, in rows that sum to it.
+
+    What the command prints is kept in the run's folder. A command that fails is accounted for, too.
+    """
+    from dynotune.measure.account import accounted
+
+    spec = _spec(command, run, settings)
+    with _watched(run) as watcher:
+        return shown(accounted(spec, watcher))
 
 
 def compare(

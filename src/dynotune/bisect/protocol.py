@@ -292,7 +292,7 @@ class _Search:
     # Endings
 
     def _not_reproducible(self, shown: BisectionStep) -> Bisection:
-        found = f"{words.times(shown.speedup, digits=3)} ({words.interval(shown.ci)})"
+        found = words.with_interval(shown.speedup, shown.ci)
         reason = f"Not reproducible here: the bad end ran at {found} of the good end's speed. {shown.reason}"
         if shown.ci is not None and shown.ci[0] > 1:
             reason = f"The bad end is faster here: {found}. Exchange --good and --bad to search for the gain."
@@ -341,7 +341,7 @@ class _Search:
 def _doubt(confirmed: BisectionStep, bisection: Bisection) -> str:
     """Return why the ending is not sure; "" if it is."""
     if confirmed.side != "bad":
-        found = f"{words.times(confirmed.speedup, digits=3)} ({words.interval(confirmed.ci)})"
+        found = words.with_interval(confirmed.speedup, confirmed.ci)
         return (
             f"Compared with the point before it, the step was not shown to be slower: {found}. The "
             "difference may have several steps, or the machine changed meanwhile."
@@ -356,7 +356,8 @@ def _doubt(confirmed: BisectionStep, bisection: Bisection) -> str:
         and confirmed.speedup > bisection.against
     ):
         return (
-            f"{len(unsure)} comparisons on the way were undecided, and this step makes less than half of it."
+            f"{len(unsure)} comparisons of the search were undecided, and this step explains less than half "
+            "of the difference."
         )
     return ""
 

@@ -123,7 +123,7 @@ def _tested(
                     f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on."
                 )
                 break
-            progress.running(f"{claim.id}, {number + 1} of {len(waiting)}")
+            progress.running(f"{claim.id}, {number + 1} of {len(waiting)}", left_s=left_s)
             # Checks come first. A comparison gets what it needs: parts of equal size are too small for all of
             # them.
             bundle = with_evidence(bundle, run_claim(claim, spec, progress, left_s))

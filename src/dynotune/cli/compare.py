@@ -10,9 +10,20 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, completion, options, resumption, run_options
+from dynotune.cli import answers, completion, options, resumption, run_options, serving
 from dynotune.cli.option_values import one_of
-from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, option
+from dynotune.cli.options import (
+    Budget,
+    InProcess,
+    Json,
+    Margin,
+    Pairs,
+    Precision,
+    Resume,
+    Serve,
+    Token,
+    option,
+)
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
@@ -43,6 +54,8 @@ def compare(
     in_process: InProcess = "auto",
     fail_on: Annotated[str | None, option("compare_fail_on", callback=one_of("slower", "not-faster"))] = None,
     resume: Resume = None,
+    serve: Serve = None,
+    token: Token = None,
     json: Json = None,
     *,
     run: RunSpec,
@@ -54,7 +67,7 @@ def compare(
     folder = None
     if resume is not None:
         folder = resumption.resumed_folder(
-            context, resume, run.base, protocol.FILE, but=("budget", "fail_on")
+            context, resume, run.base, protocol.FILE, but=("budget", "fail_on", "serve", "token")
         )
     candidate, against = run_options.typed_settings(settings), run_options.typed_settings(baseline)
     if resume is None:
@@ -64,7 +77,7 @@ def compare(
                 hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
                 "Any environment variable is a knob too: env.NAME=value.",
             )
-        run_options.check_run(context, run, [*candidate, *against])
+        run_options.check_run(context, run, [*candidate, *against], looks_for_script=True)
         for line in not_set_here(candidate, against, run):
             answers.say(line)
     request = CompareRequest(
@@ -76,7 +89,7 @@ def compare(
         precision=precision,
         in_process=cast("How", in_process),
     )
-    comparison = measure(request, resume=folder)
+    comparison = measure(request, resume=folder, serve=serve, token=token)
     show(comparison, json)
     failing = {"slower": comparison.verdict == "slower", "not-faster": comparison.verdict != "faster"}
     if fail_on is not None and failing[fail_on]:
@@ -107,8 +120,13 @@ def not_set_here(candidate: Sequence[Setting], against: Sequence[Setting], run: 
     return lines
 
 
-def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
+def measure(
+    request: CompareRequest, *, resume: Path | None = None, serve: str | None = None, token: str | None = None
+) -> Comparison:
     """Run the comparison, or continue the comparison in the folder `resume`, with progress on stderr.
+
+    Args:
+        serve, token: address and token of a live page, if one is wanted.
 
     Raises DynotuneError: as `measure.bench.protocol.compare`; Interrupted after printing how to continue.
     """
@@ -117,7 +135,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
     from dynotune.text import words
 
     screen = console(stderr=True)
-    with Progress(screen) as watcher:
+    with Progress(screen) as watcher, serving.measured(serve, token, watcher):
         try:
             if resume is None:
                 return protocol.compare(request, watcher)
@@ -127,7 +145,9 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             which = resumption.resume_with(stopped.folder)
             found = protocol.so_far(stopped.folder)
             if known := words.so_far(found.speedup, found.ci):
-                screen.print(f"Not settled: {known} ({found.num_pairs} pairs or blocks).", soft_wrap=True)
+                s = "" if found.num_pairs == 1 else "s"
+                turns = f"{found.num_pairs} pair{s} or block{s}"
+                screen.print(f"Not settled: {known} ({turns}).", soft_wrap=True)
             screen.print(f"Stopped. To go on: dynotune compare --resume {which}", soft_wrap=True)
             raise
 

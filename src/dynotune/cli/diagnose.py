@@ -44,7 +44,7 @@ def diagnose(
             diagnosis = api.replay(replay)
             answers.show(api.report_of, diagnosis, json)
     else:
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
         from dynotune.report import Progress, console
 
         with Progress(console(stderr=True)) as watcher:

@@ -48,6 +48,8 @@ Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
 StudyName = Annotated[str, option("study_name", "--study", callback=study_name_of)]
 Python = Annotated[str | None, option("python")]
 FailOnSeverity = Annotated[str | None, option("fail_on_severity", "--fail-on", callback=one_of(*SEVERITIES))]
+Serve = Annotated[str | None, option("serve")]
+Token = Annotated[str | None, option("token", envvar="DYNOTUNE_TOKEN")]
 Json = Annotated[str | None, option("json", "--json")]
 
 

@@ -96,25 +96,27 @@ def _tell(
     recipe: str,
     beside: Path | None = None,
 ) -> None:
-    """Print the terminal's report, then write the pages, so that a folder without write access prevents only
-    the pages.
+    """Write the pages, and print the terminal's report last, also where a folder cannot be written to, which
+    prevents the pages.
 
     `beside`: the page's default path.
     """
     from dynotune.report.page import html as pages
 
-    if markdown == STDOUT:
-        write_bytes(pages.markdown(found, recipe=recipe).encode())
-        if json is not None:
-            write_json(found, json)
-    else:
-        show(api.report_of, found, json)
-    if (target := html or beside) is not None:
-        pages.write(target, found, recipe=recipe, own_name=html is None)
-        say(f"Report: {target}")
-    if markdown is not None and markdown != STDOUT:
-        pages.write(markdown, found, recipe=recipe, form=pages.markdown)
-        say(f"Report: {markdown}")
+    try:
+        if (target := html or beside) is not None:
+            pages.write(target, found, recipe=recipe, own_name=html is None)
+            say(f"Report: {target}")
+        if markdown is not None and markdown != STDOUT:
+            pages.write(markdown, found, recipe=recipe, form=pages.markdown)
+            say(f"Report: {markdown}")
+    finally:
+        if markdown == STDOUT:
+            write_bytes(pages.markdown(found, recipe=recipe).encode())
+            if json is not None:
+                write_json(found, json)
+        else:
+            show(api.report_of, found, json)
 
 
 def _write_others(found: Any, file: Path, sarif: Path | None, speedscope: Path | None) -> None:

@@ -69,7 +69,7 @@ def _is_typed_again(folder: Path, file: str) -> bool:
         raw = untrusted.read(folder / file)
         return redaction.MARK.encode() in raw or any(origin.to_type(folder, raw))
     except (OSError, *CONTRADICTIONS):
-        return False  # whoever reads it says what is wrong
+        return False  # the code that reads the document will say what is wrong with it
 
 
 def resume_with(folder: Path) -> str:

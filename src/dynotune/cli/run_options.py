@@ -170,17 +170,20 @@ def environment() -> dict[str, str]:
     return found
 
 
-def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
+def check_run(
+    context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = (), *, looks_for_script: bool = False
+) -> None:
     """Refuse a run that cannot begin, before dynotune waits for another dynotune or measures.
 
-    `candidate`: settings of an arm in addition to the run's own settings.
+    `candidate`: settings of an arm in addition to the run's own settings. `looks_for_script`: as for
+    `launch.check_run`.
 
     Raises:
-        UsageError: if there is no command, or the command is not found.
+        UsageError: if there is no command, or the command or its script is not found.
         CannotRunHere: if no folder for records can be made.
     """
     from dynotune import launch
 
     if not run.command:
         command_of(context)
-    launch.check_run(run, candidate)
+    launch.check_run(run, candidate, looks_for_script=looks_for_script)

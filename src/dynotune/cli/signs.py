@@ -5,20 +5,14 @@ from __future__ import annotations
 import codecs
 from typing import TextIO
 
+from dynotune.text import signs
+
 ERRORS = "dynotune-signs"
 """Name of the error handler of streams."""
-# fmt: off
-INSTEAD: dict[str, str] = {
-    "×": "x", "→": "->", "←": "<-", "µ": "u", "±": "+-", "−": "-", "–": "-", "—": "-", "…": "...",
-    "·": "-", "°": "deg ", "√": "sqrt", "½": "1/2", "‘": "'", "’": "'", "“": '"', "”": '"', "\xa0": " ",
-    "●": "*", "○": "o", "■": "#", "□": "+", "◀": "<", "◇": "^", "│": "|", "─": "-", "‹": "<", "›": ">",
-}
-# fmt: on
-"""Signs that dynotune writes, each with its replacement in ASCII; parts of bars have letters of their own."""
 
 
 def let_pass(stream: TextIO) -> None:
-    """Let all text pass the stream: signs of dynotune's own by `INSTEAD`, any other sign as its escape.
+    """Let all text pass the stream: signs of dynotune's own by `text.signs`, any other sign as its escape.
 
     Names may hold what the terminal's encoding does not, and bytes that are no text.
     """
@@ -30,7 +24,7 @@ def let_pass(stream: TextIO) -> None:
 def _instead(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         return codecs.backslashreplace_errors(error)
-    sign = INSTEAD.get(error.object[error.start])
+    sign = signs.INSTEAD.get(error.object[error.start])
     if sign is not None:
         return sign, error.start + 1
     one = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)

@@ -135,7 +135,7 @@ def time(
         )
     before = None if against is None else document.read(against, Startup)
     if resume is None:
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
     else:
         folder = resumption.resumed_folder(
             context, resume, run.base, starting.FILE, but=("budget", "fail_on")
@@ -195,7 +195,7 @@ def warm(
     from dynotune.report.startup import caches as reports
 
     check_json(json)
-    run_options.check_run(context, run)
+    run_options.check_run(context, run, looks_for_script=True)
     variables: dict[str, str] = {}
     if caches is not None:
         folder = expanded(caches)

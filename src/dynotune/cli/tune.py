@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, completion, options, resumption, run_options
+from dynotune.cli import answers, completion, options, resumption, run_options, serving
 from dynotune.cli.option_values import one_of, seconds_of
-from dynotune.cli.options import Json, Margin, Resume, Storage, StudyName, option
+from dynotune.cli.options import Json, Margin, Resume, Serve, Storage, StudyName, Token, option
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema import toml_text, untrusted
 from dynotune.schema.errors import UsageError, may_fail
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECIPE = "recipe.toml"
-WITH_RESUME = ("budget", "output", "report", "fail_on")
+WITH_RESUME = ("budget", "output", "report", "fail_on", "serve", "token")
 """Options that may be typed together with --resume; a resumed study keeps all other options."""
 
 
@@ -55,6 +55,8 @@ def tune(
     ] = None,
     report: Annotated[Path | None, option("tune_report")] = None,
     fail_on: Annotated[str | None, option("tune_fail_on", callback=one_of("nothing-proved"))] = None,
+    serve: Serve = None,
+    token: Token = None,
     json: Json = None,
     *,
     run: RunSpec,
@@ -69,7 +71,7 @@ def tune(
     api.check_output(report, "--report")
     if resume is not None:
         folder = resumption.resumed_folder(context, resume, run.base, studies.FILE, but=WITH_RESUME)
-        study = _watched(lambda watcher: studies.resume(folder, run, budget, watcher))
+        study = _watched(lambda watcher: studies.resume(folder, run, budget, watcher), serve, token)
     else:
         base_recipe = None
         if recipe is not None:
@@ -79,7 +81,7 @@ def tune(
             raise UsageError(
                 "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
             )
-        run_options.check_run(context, run)
+        run_options.check_run(context, run, looks_for_script=True)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(
@@ -92,8 +94,9 @@ def tune(
             values=values or [],
             base_recipe=base_recipe,
         )
-        shared = _shared(context, storage, study_name) | ({"ray": ray} if ray else {})
-        folder, study = studied(request, budget or studies.BUDGET_S, **shared)
+        budget_s = budget or studies.BUDGET_S
+        shared = _shared(context, storage, study_name, budget_s) | ({"ray": ray} if ray else {})
+        folder, study = studied(request, budget_s, serve=serve, token=token, **shared)
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
@@ -104,9 +107,14 @@ def tune(
         raise typer.Exit(1)
 
 
-def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
+def _shared(context: typer.Context, storage: str | None, name: str, budget_s: float) -> dict[str, Any]:
     """Return the store and name of a study in a database. Raises the same errors as `options.opened`."""
-    return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
+    if not storage and not name:
+        return {}
+    store = context.with_resource(options.opened(storage))
+    # A database that is lost is waited for no longer than the study was to take.
+    store.patience_s = budget_s
+    return {"store": store, "name": name}
 
 
 def _base_recipe(file: Path, typed: list[Setting], *, exact: bool) -> tuple[BaseRecipe, list[Setting]]:
@@ -133,18 +141,30 @@ def _base_recipe(file: Path, typed: list[Setting], *, exact: bool) -> tuple[Base
     return BaseRecipe(name, recipe), chosen
 
 
-def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path, Study]:
-    """Run the study with its progress on stderr; `shared`: as `search.tune.tune` takes it.
+def studied(
+    request: TuneRequest,
+    budget_s: float,
+    *,
+    serve: str | None = None,
+    token: str | None = None,
+    **shared: Any,
+) -> tuple[Path, Study]:
+    """Run the study with its progress on stderr.
+
+    Args:
+        serve, token: address and token of a live page, if one is wanted.
+        shared: as `search.tune.tune` takes it.
 
     Raises DynotuneError: as `search.tune.tune`; Interrupted after printing how to continue.
     """
     from dynotune.search import tune as studies
 
-    return _watched(lambda watcher: studies.tune(request, budget_s, watcher, **shared))
+    return _watched(lambda watcher: studies.tune(request, budget_s, watcher, **shared), serve, token)
 
 
-def _watched(work: Callable[[Watcher], T]) -> T:
-    """Do the work with its progress on stderr; Interrupted is raised after printing how to continue."""
+def _watched(work: Callable[[Watcher], T], serve: str | None, token: str | None) -> T:
+    """Do the work with its progress on stderr, and on a page if asked; Interrupted is raised after printing
+    how to continue."""
     from dynotune.measure.bench import Interrupted
     from dynotune.report import Progress, console, on_terminal
     from dynotune.schema import document
@@ -152,7 +172,7 @@ def _watched(work: Callable[[Watcher], T]) -> T:
     from dynotune.search import tune as studies
 
     screen = console(stderr=True)
-    with Progress(screen) as progress:
+    with Progress(screen) as progress, serving.measured(serve, token, progress):
         try:
             return work(progress)
         except Interrupted as stopped:

@@ -7,14 +7,16 @@ import functools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from dynotune.cli import command_of, completion, run
-from dynotune.cli.options import option
+from dynotune.cli import answers, command_of, completion, run, serving
+from dynotune.cli.option_values import number
+from dynotune.cli.options import Serve, Token, option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.text import time_spans
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from dynotune.watch import Otlp, RunWatcher
 
 LOG = "watch.log"
+EVERY_S = 1.0
 
 
 def watch(
@@ -32,8 +35,9 @@ def watch(
         Path | None,
         typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders),
     ] = None,
-    serve: Annotated[str | None, option("watch_serve")] = None,
-    token: Annotated[str | None, option("watch_token", envvar="DYNOTUNE_TOKEN")] = None,
+    pid: Annotated[int | None, option("watch_pid", "--pid", **number(1, 2**31 - 1))] = None,
+    serve: Serve = None,
+    token: Token = None,
     fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,
     on_alert: Annotated[str | None, option("watch_on_alert")] = None,
     log: Annotated[list[str] | None, option("watch_log")] = None,
@@ -46,28 +50,36 @@ def watch(
     run_dir: RunDir = None,
 ) -> None:
     limits = dict(map(_limit, fail_on or []))
-    if (folder is None) == (context.find_root().obj is None):
+    if [folder is None, context.find_root().obj is None, pid is None].count(False) != 1:
         raise UsageError(
-            "A run is watched by its command or by its folder: give one of them.",
-            hint="dynotune watch -- python train.py, or dynotune watch RUN_DIR for a run that has begun.",
+            "A run is watched by its command, its folder or a process id: give one of them.",
+            hint="dynotune watch -- python train.py; dynotune watch RUN_DIR or --pid PID if it has begun.",
         )
 
-    def watcher(at: Path, stack: contextlib.ExitStack) -> RunWatcher:
+    def watcher(
+        at: Path, stack: contextlib.ExitStack, lives: Callable[[int], bool] | None = None
+    ) -> RunWatcher:
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
-        from dynotune.watch import Commands, RunWatcher, Server
+        from dynotune.watch import Commands, RunSource, RunWatcher
 
-        made = RunWatcher(at, started=folder is None, fail_on=limits)
+        started = folder is None and pid is None
+        made = RunWatcher(at, started=started, fail_on=limits, lives=lives)
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
         _send(made, stack, log or [], otlp)
-        if serve is not None:
-            server = Server(serve, made, token=token)
-            stack.callback(server.close)
-            run.say(f"serving {server.url} and {server.url.partition('?')[0]}metrics")
+        stack.enter_context(serving.served(serve, token, RunSource(made)))
         return made
 
-    if folder is None:
+    if folder is not None and serving.is_document(folder):
+        if settings or recipe or fail_on or on_alert:
+            raise UsageError(
+                f"{folder} is a study or a comparison, which has no alerts and takes no settings.",
+                hint=f"dynotune watch [--serve HOST:PORT] {folder}",
+            )
+        _join_document(folder.absolute(), serve, token)
+        return
+    if folder is None and pid is None:
         begin = functools.partial(_begin, watcher)
         run.transparently(
             command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, watch=begin
@@ -76,7 +88,17 @@ def watch(
         raise UsageError(
             "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
         )
-    _join(folder, watcher, stays=serve is not None)
+    if folder is not None:
+        _join(folder, watcher, stays=serve is not None)
+    elif pid is not None:
+        _refuse_foreign(step_function, run_dir)
+        _join_program(pid, watcher, stays=serve is not None)
+
+
+def _refuse_foreign(step_function: str | None, run_dir: Path | None) -> None:
+    for name, value in (("--step-function", step_function), ("--run-dir", run_dir)):
+        if value is not None:
+            raise UsageError(f"{name} is of a command, and --pid starts none.", hint="Leave it out.")
 
 
 def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoint: str | None) -> None:
@@ -146,8 +168,20 @@ def _said_if_it_fails() -> Iterator[None]:
             run.say(f"watching failed: {error!r}")
 
 
+def _join_program(pid: int, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:
+    """Load the agent into a program that runs, and watch until the program ends or Ctrl-C."""
+    from dynotune.report import Progress, console
+    from dynotune.running import watched_program
+
+    with contextlib.ExitStack() as stack:
+        with Progress(console(stderr=True)) as progress:
+            joined = stack.enter_context(watched_program(pid, progress.running))
+        _join(joined.folder, functools.partial(watcher, lives=joined.lives), stays=stays)
+
+
 def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:
     """Watch a run that another process started, until the run ends or Ctrl-C; a page stays until Ctrl-C."""
+    from dynotune.report import loudness
     from dynotune.watch import Lines, Screen
 
     if not (folder / "plan.json").exists():
@@ -161,7 +195,8 @@ def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> N
     with contextlib.ExitStack() as stack:
         made = watcher(folder.absolute(), stack)
         if sys.stdout is not None:  # the caller may have closed it
-            made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
+            is_screen = sys.stdout.isatty() and not loudness.is_plain()
+            made.show.append(stack.enter_context(Screen()) if is_screen else Lines(sys.stdout))
         with contextlib.suppress(KeyboardInterrupt):
             made.run()
             if stays and made.failed is None:
@@ -169,6 +204,29 @@ def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> N
     if made.failed is not None:
         run.say(f"{made.failed.id}: {made.failed.text}")
         raise typer.Exit(1)
+
+
+def _join_document(folder: Path, serve: str | None, token: str | None) -> None:
+    """Show a study or a comparison that another process measures, until its end or Ctrl-C."""
+    from dynotune.report import live_document, loudness, on_terminal
+    from dynotune.watch import DocumentSource, DocumentWatcher, Screen
+
+    watcher = DocumentWatcher(folder)
+    is_screen = sys.stdout is not None and sys.stdout.isatty() and not loudness.is_plain()
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        stack.enter_context(serving.served(serve, token, DocumentSource(lambda: watcher)))
+        screen = stack.enter_context(Screen()) if is_screen else None
+        line = ""
+        while not watcher.is_over:
+            report = live_document.layout(watcher.document(), watcher.doing())
+            if screen is not None:
+                screen.draw(report, last="")
+            elif line != (line := str(report.answer.line)):
+                print(line, flush=True)
+            time.sleep(EVERY_S)
+        if serve is not None:
+            signal.pause()
+    answers.show(on_terminal, watcher.document(), None)
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -84,6 +84,7 @@ def conclude(
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
         upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
         forecasts=forecasts,
+        account=observation.account,
         facts=observation.facts,
         delay_tests=observation.delays,
         notes=notes,

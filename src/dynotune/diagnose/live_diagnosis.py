@@ -22,8 +22,10 @@ from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.diagnose.window import PlainWindow, exact_window
+from dynotune.measure.account import account
 from dynotune.measure.live import Join, TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
+from dynotune.schema.account import RunAccount
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
@@ -35,6 +37,9 @@ from dynotune.schema.task import MOST_RECORDED_S
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
+USUAL_START_S, USUAL_RECORDING_S, USUAL_DELAYS_S = 15.0, 5.0, 10.0
+"""Seconds that most commands take to steady steps and for their window, a recording, and delays. The bar of
+progress counts on them."""
 SHARE_S = 100.0
 """Seconds that measurements take at most, from the first step on: whoever asks has three minutes."""
 NO_TIME = Unknown("the diagnosis had taken its share of the time")
@@ -119,7 +124,10 @@ class LiveDiagnosis:
             The observation and its file, from which the diagnosis can be repeated on any machine.
         """
         run, watcher = self.run, self._watcher
-        watcher.running("the command, until its steps are steady and timed")
+        after_s = USUAL_RECORDING_S + (USUAL_DELAYS_S if delays else 0.0)
+        # Within a study, the budget of the study says when all ends.
+        usual_s = None if self._counts_start else USUAL_START_S + after_s
+        watcher.running("the command, until its steps are steady", left_s=usual_s)
         self.runner.start(exact_window(run))
         facts = self._facts() if self._joined is None else self._joined.facts
         refuse_torch(facts)
@@ -135,7 +143,7 @@ class LiveDiagnosis:
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
-        watcher.running("a few recorded steps")
+        watcher.running("a few recorded steps", left_s=None if self._counts_start else after_s)
         recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
@@ -148,12 +156,13 @@ class LiveDiagnosis:
                 plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines
             ),
             memory=memory,
+            account=self._account(begin_s),
             notes=plain.notes,
         )
         if delays and not self.has_time:
             observation = msgspec.structs.replace(observation, delays=NO_TIME)
         elif delays:
-            watcher.running("steps with delays, to see what they wait for")
+            watcher.running("steps with delays, to see what they wait for", left_s=USUAL_DELAYS_S)
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
         if self.has_time:
             observation = msgspec.structs.replace(observation, objects=counted(self.runner, observation))
@@ -162,6 +171,18 @@ class LiveDiagnosis:
         if self.runner.live is not None:
             self.runner.live.save()
         return observation, path
+
+    def _account(self, until_s: float) -> RunAccount | Unknown:
+        """Account for the time from the launch to the plain window, from which on tasks change what a run
+        takes."""
+        if self._joined is not None:
+            return Unknown("the program was joined after its start")
+        outcome = self.runner.outcome()
+        if not outcome.launched_s < until_s:
+            return Unknown("the steps were timed from the launch on")
+        return account(
+            outcome.all_records, outcome.launched_s, until_s, command=self.run.command, is_whole=False
+        )
 
     def _facts(self) -> Facts:
         """Return the facts of machine and target; the probe imports the target's torch while the program

@@ -28,6 +28,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.task import RecordHistory, RecordMemory
 from dynotune.trace.snapshot import Lives, load_snapshot
 
+USUAL_S = 20.0
+"""Seconds that most commands take to steady steps and a record of memory, as the bar of progress counts."""
 NUM_STEPS = 2
 EARLY_STEP = 3
 """Step at which the recorded history ends: the steps before it create the optimizer's states and all lasting
@@ -257,7 +259,8 @@ def _num_gpus(run: RunSpec) -> int:
 
 def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[Recorded], Path, list[str]]:
     """Return the memory of each rank in one run, the run's folder, and notes."""
-    watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
+    what = " ".join(["the command", *map(str, settings), "until its steps are steady"])
+    watcher.running(what, left_s=USUAL_S)
     facts = facts_of(run) if run.settings else {}
     run = msgspec.structs.replace(run, settings=[*run.settings, *settings])
     with TaskRunner(run, watcher, facts=facts, label="the recorded run") as runner:

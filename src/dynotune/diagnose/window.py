@@ -37,8 +37,8 @@ from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.task import TimeWindow
 from dynotune.text import words
 
-# In this many seconds, events of every few steps occur in their true proportion. A hundred steps are the
-# fewest that have a slowest hundredth. Nobody waits half a minute for a diagnosis of slow steps.
+# A window of five seconds contains work of every few steps as often as the whole run does. With fewer than a
+# hundred steps, there is no slowest hundredth. Of slow steps, a diagnosis waits for ten seconds at most.
 SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3

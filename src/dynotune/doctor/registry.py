@@ -12,6 +12,7 @@ from dynotune.doctor.families import Family
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.own_options import with_option
 from dynotune.doctor.rules import RULES
+from dynotune.doctor.trainers import with_switch
 from dynotune.schema.diagnosis import SEVERITIES, Finding, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -45,7 +46,8 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
             continue
         findings += [_surely(view, one) for one in found] if rule.family in _OF_IDLE_TIME else found
     ordered = _causes_first(sorted(_folded(findings), key=_weight))
-    return [with_option(view, finding, all_rules()[finding.id].own_option) for finding in ordered], unknown
+    named = [with_switch(view, finding) for finding in ordered]
+    return [with_option(view, finding, all_rules()[finding.id].own_option) for finding in named], unknown
 
 
 def _surely(view: ObservationView, finding: Finding) -> Finding:

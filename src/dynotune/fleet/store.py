@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ MIGRATIONS = (
     """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT NOT NULL,
            result TEXT, PRIMARY KEY (study, id))""",  # noqa: E501
 )
+_SCHEMA = "CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)"
 TABLES = ("block", "dynotune_schema", "study", "worker")
 LONGEST_TRANSACTION_S = 60.0
 """A transaction takes milliseconds. Anyone may have written the database, and a view in it may compute
@@ -60,13 +62,31 @@ _LIMITS = "SET LOCAL idle_in_transaction_session_timeout = 60000; SET LOCAL stat
 # other.
 _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"{_LIMITS}; SELECT pg_advisory_xact_lock(20261)"}
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": f"{_LIMITS}; SET TRANSACTION READ ONLY"}
+# Tables of these names, and whether they are as dynotune made them: whoever else wrote the database may have
+# put views in their place, columns that are computed, or triggers.
+_NAMES = ", ".join(f"'{name}'" for name in TABLES)
 _KINDS = {
-    "sqlite": "SELECT name, type = 'table' AS is_table FROM sqlite_master",
-    "postgresql": "SELECT table_name AS name, table_type = 'BASE TABLE' AS is_table FROM "
-    "information_schema.tables "
-    "WHERE table_schema = current_schema()",
+    "sqlite": f"""SELECT tbl_name AS name, type = 'table' AS is_table,
+        CASE WHEN type = 'table' THEN substr(sql, 1, 2000) ELSE 'another' END AS made_by
+        FROM sqlite_master WHERE tbl_name IN ({_NAMES}) AND sql IS NOT NULL LIMIT 100""",
+    "postgresql": f"""SELECT c.relname AS name, c.relkind = 'r' AS is_table,
+        CASE WHEN c.relhasrules OR c.relhastriggers OR c.relrowsecurity OR c.relhassubclass
+            OR EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attgenerated <> '')
+            OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k
+                WHERE k.conrelid = c.oid AND k.contype = 'c')
+            THEN 'another' END AS made_by
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = current_schema() AND c.relname IN ({_NAMES})
+            AND c.relkind IN ('r', 'v', 'm', 'f', 'p')""",
 }
-_STEPS_BETWEEN_LOOKS = 100_000
+MOST_STUDIES = 10_000
+MOST_TEXT_BYTES = 256 << 20
+"""Of the documents of all studies that are listed together."""
+# One step may make a text of the largest length, so a look must come after few of them.
+_STEPS_BETWEEN_LOOKS = 200
+LARGEST_BYTES = 1 << 26
+"""Largest text that SQLite may make or return."""
 _DRIVER = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 # Notice a server that vanished silently as soon as a server that refuses connections.
 _CONNECT: dict[str, dict[str, Any]] = {
@@ -142,6 +162,23 @@ def _engine(url: sa.URL, *, reads_only: bool = False) -> sa.Engine:
     return engine
 
 
+def _statements() -> dict[str, str]:
+    """Return the statement that makes each table, as SQLite keeps it."""
+    made = [" ".join(one.split()) for texts in MIGRATIONS for one in (_SCHEMA, *texts.split(";"))]
+    made = [text.replace("IF NOT EXISTS ", "") for text in made]
+    return {text.split()[2]: text for text in made if text.startswith("CREATE TABLE ")}
+
+
+_STATEMENTS = _statements()
+
+
+def _foreign(reason: str) -> UsageError:
+    return UsageError(
+        f"The database is not of dynotune's studies: {reason}.",
+        hint="Name the database that was given to dynotune tune --storage.",
+    )
+
+
 class _Limit:
     """Limit of the time of a transaction with SQLite, which computes in this process, and would heed no
     Ctrl-C."""
@@ -156,6 +193,7 @@ class _Limit:
         connection.execute("PRAGMA trusted_schema = OFF")
         # Text that is no UTF-8 is one row's damage: it is refused where the row is decoded.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * LARGEST_BYTES)
         connection.set_progress_handler(lambda: time.monotonic() > self._until_s, _STEPS_BETWEEN_LOOKS)
 
 
@@ -163,7 +201,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
     """Connect a worker to a database of studies; leaving the `with` block releases the worker's lead and
     blocks.
 
-    `behind`: true while the database lacks something that the study's folder has.
+    `behind`: true while the database lacks something that the study's folder has. `patience_s`: seconds to
+    wait for a lost database, where that is less than PATIENCE_S.
     """
 
     def __init__(
@@ -178,15 +217,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
         self._lost_s = -math.inf
+        self.patience_s = math.inf
         self._over = threading.Event()
         self._reads_only = reads_only
         with self._transaction() as do:
-            kinds = {row.name: bool(row.is_table) for row in do(_KINDS[engine.name]).all()}
-            if foreign := [name for name in TABLES if not kinds.get(name, not reads_only)]:
-                what = f"The database is not of dynotune's studies: it has no table {foreign[0]}."
-                raise UsageError(what, hint="Name the database that was given to dynotune tune --storage.")
+            found = do(_KINDS[engine.name]).all()
+            tables = {row.name for row in found if row.is_table}
+            others = {row.name for row in found} - tables
+            if foreign := sorted(others | (set(TABLES) - tables if reads_only else set())):
+                raise _foreign(f"it has no table {foreign[0]}")
             if not reads_only:
-                do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
+                do(_SCHEMA)
             version = do("SELECT max(version) FROM dynotune_schema").scalar() or 0
             if not isinstance(version, int):
                 raise RecordError("The database's own version is not a number.")
@@ -196,6 +237,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
                     f"{len(MIGRATIONS)}."
                 )
                 raise CannotRunHere(what, hint="Use that dynotune, or another database.")
+            for row in found:
+                if row.made_by is not None and " ".join(row.made_by.split()) != _STATEMENTS.get(row.name):
+                    raise _foreign(f"another program made or changed its table {row.name}")
             for number, statements in enumerate(() if reads_only else MIGRATIONS[version:], version + 1):
                 for statement in (*statements.split(";"), "INSERT INTO dynotune_schema VALUES (:number)"):
                     do(statement, number=number)
@@ -244,8 +288,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
             ) from error
 
     def patiently(self, job: Callable[[], T]) -> T:
-        """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S."""
-        until_s = time.monotonic() + PATIENCE_S
+        """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S, or `patience_s`."""
+        until_s = time.monotonic() + min(PATIENCE_S, self.patience_s)
         while True:
             try:
                 return job()
@@ -268,16 +312,25 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def studies(self) -> list[tuple[Study, int]]:
         """Return all studies, the oldest first, with their numbers of workers; warn of damaged studies."""
         alive = f"(SELECT count(*) FROM ({_ALIVE.replace(':study', 'study.name')}) AS a) AS workers"
-        with self._transaction() as do:
-            rows = do(
-                f"SELECT name, {_TEXT.format('document')} AS text, {alive} FROM study ORDER BY began"
-            ).all()
+        what = f"substr(name, 1, 200) AS name, length(document) AS num_characters, {alive}"
         found = []
-        for row in rows:
-            try:
-                found.append((_decoded(row.text, Study), row.workers))
-            except RecordError as error:
-                self._warn(f"Study {words.plain(str(row.name))[:100]}: {error.message}")
+        with self._transaction() as do:
+            rows = do(f"SELECT {what} FROM study ORDER BY began LIMIT {MOST_STUDIES + 1}").all()
+            if len(rows) > MOST_STUDIES:
+                self._warn(f"The database has more than {MOST_STUDIES:,} studies; the others are left out.")
+            left = MOST_TEXT_BYTES
+            for row in rows[:MOST_STUDIES]:
+                name = words.plain(str(row.name))[:100]
+                # Documents come one by one: all of them at once may be more than the memory.
+                left -= row.num_characters or 0
+                if left < 0:
+                    self._warn(f"Study {name} and the following ones are left out: they are too large.")
+                    break
+                text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :name", name=row.name)
+                try:
+                    found.append((_decoded(text.scalar() or "", Study), row.workers))
+                except RecordError as error:
+                    self._warn(f"Study {name}: {error.message}")
         return found
 
     def study(self, name: str) -> Study:
@@ -375,7 +428,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def names(self) -> list[str]:
         """Return the names of the other workers on the study; none while the database is lost."""
         with suppress(StorageLost), self._transaction() as do:
-            return list(do("{alive} AND id <> :me ORDER BY id").scalars())
+            return list(do("{alive} AND id <> :me ORDER BY id LIMIT 1000").scalars())
         return []
 
     def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
@@ -408,7 +461,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 with self._transaction() as do:
                     if (found := do(result, **of).scalar()) is not None:
                         return _decoded(found, BlockResult)
-                    if not do("{alive} AND id <> :me").all():
+                    if not do("{alive} AND id <> :me LIMIT 1").all():
                         do("DELETE FROM block WHERE study = :study AND id = :id", **of)
                         return None
                 self.wait()

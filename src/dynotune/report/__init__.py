@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.blocks import On
+    from dynotune.report.blocks import On, Report
     from dynotune.report.documents import layout_of, on_terminal
+    from dynotune.report.doing import Doing
     from dynotune.report.explanation import explanation_report
     from dynotune.report.patch import patch_heading
     from dynotune.report.plain_console import as_html, as_text, console
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
     from dynotune.report.recipe_card import card
     from dynotune.report.sarif import as_sarif
     from dynotune.report.speedscope import as_speedscope
-    from dynotune.report.terminal import shown
+    from dynotune.report.terminal import Fitted, shown
 
 __all__ = [
+    "Doing",
+    "Fitted",
     "On",
     "Progress",
+    "Report",
     "as_html",
     "as_sarif",
     "as_speedscope",
@@ -44,6 +48,7 @@ __all__ = [
     "largest",
     "layout",
     "layout_of",
+    "live_document",
     "loudness",
     "on_terminal",
     "patch_heading",
@@ -57,15 +62,16 @@ __all__ = [
 _HOMES = {
     "progress": "Progress",
     "plain_console": "as_html as_text console",
-    "blocks": "On",
+    "blocks": "On Report",
     "documents": "layout_of on_terminal",
+    "doing": "Doing",
     "explanation": "explanation_report",
     "patch": "patch_heading",
     "recipe": "recipe_report verification_report",
     "recipe_card": "card",
     "sarif": "as_sarif",
     "speedscope": "as_speedscope",
-    "terminal": "shown",
+    "terminal": "Fitted shown",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

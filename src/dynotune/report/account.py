@@ -16,6 +16,7 @@ from dynotune.report.blocks import (
     LegendEntry,
     Listing,
     Marked,
+    Note,
     On,
     Phrase,
     Piece,
@@ -71,6 +72,20 @@ def tables(account: RunAccount) -> list[Table]:
     ]
 
 
+def before_steps(account: RunAccount | Unknown) -> list[Piece]:
+    """Lay out where the time went before steps were timed, as a part of a diagnosis; [] if that is not known.
+
+    A screen gets a sentence.
+    """
+    if isinstance(account, Unknown) or not account.rows:
+        return []
+    again = "dynotune run --account shows the whole run"
+    return [
+        Note(in_short(account), on=On.SCREEN),
+        Section("Before the timed steps", tables(account)[1:], aside=again, on=On.ALL_OF_IT),
+    ]
+
+
 def in_short(account: RunAccount) -> str:
     """Say what took most of the start, and what the other parts of the run took."""
     whole_s = account.wall_s
@@ -87,6 +102,8 @@ def in_short(account: RunAccount) -> str:
         if account.part_s(part) >= LEAST * whole_s
     ]
     said = f"The start took {words.duration(account.part_s('start'))}{mostly}"
+    if not account.is_whole:
+        return said
     return said + (f" Of {words.duration(whole_s)}, {', '.join(others)}." if others else "")
 
 

@@ -75,7 +75,7 @@ def _size(step: BisectionStep) -> str:
     if step.speedup is None:
         return ""
     more = f"it takes {100 * (1 / step.speedup - 1):.1f}% more than the point before it"
-    return f"{more}, {words.times(step.speedup, digits=3)} ({words.interval(step.ci)})"
+    return f"{more}, {words.with_interval(step.speedup, step.ci)}"
 
 
 def _changed(bisection: Bisection) -> Piece:

@@ -211,6 +211,60 @@ class Bars(Piece):
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure to read at a glance.
+
+    Args:
+        curve: what the figure was lately, evenly spaced and the newest last; None where it had no value.
+        share: how much of a whole is done, from 0 to 1, in place of a curve.
+        detail: what goes with the figure; left out where there is no room.
+    """
+
+    name: str
+    figure: str
+    detail: str = ""
+    curve: Sequence[float | None] = ()
+    share: float | None = None
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles(Piece):
+    """Figures beside each other, or below each other where there is little room."""
+
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line of a plot: the name of its values, and what it is called.
+
+    Args:
+        is_most: whether the largest value of each second is drawn in place of the mean.
+    """
+
+    values: str
+    name: str
+    is_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot(Piece):
+    """Values over time, which a live page draws from what its server tells it second by second.
+
+    Args:
+        scale: what values are multiplied by to be in `unit`.
+        most: upper end of the axis; None if the values give it.
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    unit: str = ""
+    scale: float = 1.0
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """A ratio with its interval, as a row of a forest plot.
 
@@ -334,7 +388,8 @@ class Report:
     Args:
         kicker: what made the document, such as "dynotune tune".
         command: the words of the user's command, as a shell takes them; () if there is none.
-        head: names with texts that come first in the terminal; a page has them as figures below the answer.
+        head: names with texts, and tiles, that come first in the terminal; a page has them as figures below
+            the answer.
         settings: the settings that the answer is about.
         use: what to type next; a page has it, with a button that copies it, right below the answer.
         footer: where the rest is.
@@ -343,7 +398,7 @@ class Report:
     kicker: str
     answer: Answer
     command: Sequence[str] = ()
-    head: Sequence[Fields] = ()
+    head: Sequence[Fields | Tiles] = ()
     settings: Sequence[str] = ()
     use: Sequence[CommandLine] = ()
     recipe: Listing | None = None

@@ -77,6 +77,8 @@ def layout(comparison: Comparison) -> Report:
     compared = [_compared(comparison)]
     failed = [_failure(comparison, comparison.failed)] if comparison.failed is not None else []
     has_arms = comparison.pairs or (comparison.failed is None and comparison.verdict != "same")
+    # Until the end, and where it was stopped, only the pairs are known.
+    has_figures = comparison.verdict is not None or comparison.baseline != ArmSummary()
     return Report(
         kicker=kicker("dynotune compare", comparison.run.objective),
         answer=_answer(comparison),
@@ -91,7 +93,7 @@ def layout(comparison: Comparison) -> Report:
             *failed,
             *([Note(comparison.reason, tone="dim")] if comparison.reason else []),
             _pairs(comparison),
-            *([_arms(comparison)] if has_arms else []),
+            *([_arms(comparison)] if has_arms and has_figures else []),
             *_notes(comparison),
             *few(wary(sentences(comparison))[:-1], "warnings"),
             wary(sentences(comparison))[-1],
@@ -138,6 +140,9 @@ def _answer(comparison: Comparison) -> Answer:
         return Answer(
             large="Stopped", line=line, rest=interval, sentence=f"{_capital(found)} {arms}", tone=tone
         )
+    if comparison.verdict is None:
+        line = f"no verdict: no {noun(comparison)} was complete"
+        return Answer(large="No verdict", line=line, sentence=f"No {noun(comparison)} is complete", tone=tone)
     basis = f"on {words.basis(comparison)}" if comparison.num_pairs else ""
     is_ratio = comparison.verdict not in ("faster", "slower")
     rest = ", ".join(filter(None, [f"speed-up {interval}" if is_ratio and interval else interval, basis]))
@@ -402,7 +407,8 @@ def _measured(comparison: Comparison) -> list[str]:
             "Each call was timed by itself, until the device was done; time between calls is left out."
         )
     run = comparison.run
-    if not comparison.within and run.window_steps is not None and run.warmup_steps is not None:
+    is_timed = not comparison.within and bool(comparison.pairs)
+    if is_timed and run.window_steps is not None and run.warmup_steps is not None:
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
         waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dynotune.report import delays, machine, own_option
+from dynotune.report import account, delays, machine, own_option
 from dynotune.report.blocks import (
     Answer,
     Cell,
@@ -68,6 +68,7 @@ def layout(diagnosis: Diagnosis) -> Report:
             *_jitter(diagnosis),
             *upper_bounds(diagnosis.upper_bounds),
             *forecasts(diagnosis.forecasts),
+            *account.before_steps(diagnosis.account),
             *_not_known(diagnosis.unknown),
             *_notes(diagnosis),
             _repeat(diagnosis),

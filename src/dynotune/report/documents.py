@@ -16,6 +16,7 @@ from dynotune.schema.running import RunningDiagnosis
 from dynotune.schema.startup import Startup
 from dynotune.schema.study import Study
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
+from dynotune.schema.watch import View
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,6 +41,10 @@ def layout_of(
         costs: for ids of findings of an examination, why each costs time.
     """
     match document:
+        case View():
+            from dynotune.report import live_run
+
+            return live_run.layout(document)
         case Comparison():
             from dynotune.report import comparison
 

@@ -121,8 +121,8 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     lines = commented(
         [
             (
-                f"For an administrator to read, beside {recipe}: /etc/sysctl.d/60-dynotune.conf; sudo sysctl "
-                "--system."
+                f"For an administrator, beside {recipe}: read these settings, put them into "
+                "/etc/sysctl.d/60-dynotune.conf, and run sudo sysctl --system."
             ),
             (
                 "dynotune never changes the machine, and has not proved what follows: it is what `dynotune "
@@ -281,7 +281,7 @@ def about(
     """List what a recipe gained, and on which machine, one line each."""
     lines = []
     if speedup is not None:
-        lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")
+        lines.append(f"Proved: {words.with_interval(speedup, ci)} in {objective}")
     if facts:
         lines.append("on " + ", ".join(f"{name} {words.plain(value)}" for name, value in facts.items()) + ".")
     return lines

@@ -6,11 +6,12 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.text import words
+from dynotune.text import signs, words
 
 KINDS: dict[str, dict[str, Any]] = {
     "": {},
@@ -26,7 +27,57 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text in signs that the terminal has, so that columns stand where they were set."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._within(options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._within(options))
+
+    def _within(self, options: ConsoleOptions) -> Text:
+        known = signs.within("…", options.encoding)
+        if not options.ascii_only or (self.text.plain.isascii() and not self._is_cut(options)):
+            return self.text
+        text = self.text.blank_copy()
+        for at, sign in enumerate(self.text.plain):
+            # What stands for a sign has the sign's style.
+            text.append_text(_restyled(self.text[at], signs.within(sign, options.encoding)))
+        if self._is_cut(options) and text.cell_len > options.max_width:
+            text.truncate(max(0, options.max_width - len(known)), overflow="crop")
+            text.append(known)
+        return text
+
+    def _is_cut(self, options: ConsoleOptions) -> bool:
+        return "ellipsis" in (self.text.overflow, options.overflow)
+
+
+def _restyled(sign: Text, instead: str) -> Text:
+    styles = [span.style for span in sign.spans]
+    text = Text(instead, style=sign.style)
+    for style in styles:
+        text.stylize(style)
+    return text
+
+
+class Grid(Table):
+    """A table of rich whose texts are written in signs that the terminal has."""
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        super().add_row(*map(_written, cells), **more)
+
+
+def _written(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return Written(Text(cell))
+    return Written(cell) if isinstance(cell, Text) else cell
+
+
+def table(*columns: str, style: str = "dim", gap: int = 2) -> Grid:
     """Build an empty table without ruled lines.
 
     Args:
@@ -37,10 +88,15 @@ def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
     """
     parts = [column.rpartition(":") for column in columns]
     shows = any(header for header, _, _ in parts)
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=style, show_header=shows)
+    made = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=style, show_header=shows)
     for header, _, kind in parts:
         made.add_column(header, **KINDS[kind])
     return made
+
+
+def grid() -> Grid:
+    """Build an empty table without headers, whose columns are added later."""
+    return Grid(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
 
 
 def one_line(text: str) -> Text:
@@ -48,7 +104,7 @@ def one_line(text: str) -> Text:
     return Text(words.plain(text), no_wrap=True, overflow="ellipsis")
 
 
-def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:
+def fields(rows: Iterable[tuple[str, str | Text]]) -> Grid:
     """Lay out names and texts side by side."""
     made = table(":name", ":text")
     for name, text in rows:

@@ -16,7 +16,7 @@ _IN_PROSE = re.compile(r"(?<![^\s(])[^\s(]+\.py(\(\d+\))?: ")
 
 
 def prose(text: str, *, longest: int = 1000) -> str:
-    """Return a sentence from elsewhere, with the places in it written by `place`."""
+    """Return a sentence of a finding or a trace, with its places as `place` writes them."""
     return words.plain(_IN_PROSE.sub(lambda match: _function(match[0]), text[: 4 * longest]), longest=longest)
 
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from time import monotonic
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.status import Status
 from rich.text import Text
 
-from dynotune.report import loudness
+from dynotune.report import loudness, terminal_tiles
+from dynotune.report.doing import Doing
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, Drawn, Pair, Voided
 from dynotune.schema.run import Objective
 from dynotune.text import words
 
 LOG_EVERY_S = 60.0
+BAR, NARROW_BAR, NARROW = 12, 8, 60
+"""Columns of the bar, and below how many columns of the terminal it is the narrow one."""
+ROOM_OF_CTRL_C = 3
+PULSE_S = 4.0
+"""Seconds in which the mark of a bar without an end goes to and fro once."""
 
 
 class Progress:
@@ -22,7 +32,12 @@ class Progress:
 
     On a terminal the line of the run in progress is redrawn in place; elsewhere it is written once a minute.
     As a context manager: on exit, also after an error, the line in progress is erased.
+
+    Attributes:
+        folder: of the document that is measured, once there is one.
     """
+
+    folder: Path | None = None
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,8 +46,9 @@ class Progress:
         # What is redrawn in place, a screen reader reads again and again.
         is_drawn_over = console.is_terminal and (not console.stderr or console.file.isatty())
         self._is_log = loudness.is_plain() or not is_drawn_over
-        self._what = ""
+        self.what = ""
         self._began_s = monotonic()
+        self._ends_s: float | None = None
         self._told_s = self._began_s
 
     def __enter__(self) -> Progress:
@@ -50,9 +66,34 @@ class Progress:
         line = Text.assemble(("warning: ", "yellow"), redaction.redacted(text))
         self._console.print(line, soft_wrap=self._is_log)
 
-    def running(self, what: str) -> None:
-        """Show what is in progress, in place of the previous text; in a log once a minute."""
-        self._what = redaction.redacted(what)
+    def begun(self, folder: Path) -> None:
+        """Learn the folder of the document that is measured."""
+        self.folder = folder
+
+    @property
+    def doing(self) -> Doing:
+        """Return what is in progress, for a live page."""
+        return Doing(self.what, self.spent_s, self.left_s)
+
+    @property
+    def spent_s(self) -> float:
+        return monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds until all is done; None if they are not known, or were more than was thought."""
+        left_s = None if self._ends_s is None else self._ends_s - monotonic()
+        return None if left_s is None or left_s <= 0 else left_s
+
+    def running(self, what: str, *, left_s: float | None = None) -> None:
+        """Show what is in progress, in place of the previous text; in a log once a minute.
+
+        Args:
+            left_s: seconds until all is done, as far as is known; None leaves what was known before.
+        """
+        self.what = redaction.redacted(what)
+        if left_s is not None and math.isfinite(left_s):
+            self._ends_s = monotonic() + left_s
         if self._is_log and monotonic() - self._told_s >= LOG_EVERY_S:
             self._told_s = monotonic()
             self._console.print(self, soft_wrap=self._is_log)
@@ -60,19 +101,45 @@ class Progress:
             self._status = self._console.status(self, spinner_style="dim")
             self._status.start()
 
-    def __rich__(self) -> Text:
-        """Return the line in progress: what runs now, and for how long all has run.
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the line in progress. A terminal draws the line anew each time."""
+        yield self._line(options.max_width, options.ascii_only)
 
-        A terminal draws the line anew each time.
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, self._line(options.max_width, options.ascii_only).cell_len + ROOM_OF_CTRL_C)
+
+    def _line(self, width: int, ascii_only: bool) -> Text:
+        """Return how far all is, what runs now, how long all has taken, and how long all will take.
+
+        The line is narrower than the terminal: one that breaks would leave its second half behind, also when
+        the terminal adds `^C` to it. What runs now gives way.
         """
-        minutes, seconds = divmod(int(monotonic() - self._began_s), 60)
-        line = f"{self._what} · {minutes}:{seconds:02}"
-        # A line that breaks would leave its second half behind.
-        return Text(line, style="dim", no_wrap=not self._is_log, overflow="ellipsis")
+        left_s = self.left_s
+        whole = "" if left_s is None else f" of about {words.clock(self.spent_s + left_s)}"
+        time = f" · {words.clock(self.spent_s)}{whole}"
+        if self._is_log:
+            return Text(f"{self.what}{time}", style="dim")
+        bar = self._bar(NARROW_BAR if width < NARROW else BAR, ascii_only)
+        room = width - bar.cell_len - 1 - cell_len(time) - ROOM_OF_CTRL_C
+        what = Text(self.what)
+        what.truncate(max(1, room), overflow="ellipsis")
+        line = Text.assemble(bar, " ", (what.plain, "dim"), (time, "dim"), no_wrap=True, overflow="ellipsis")
+        line.truncate(max(1, width - ROOM_OF_CTRL_C), overflow="ellipsis")
+        return line
 
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
-        """Show that one run of a pair is in progress. `pair` counts from 1."""
-        self.running(f"pair {pair} of at most {max_pairs}: {arm}" + (f"; {so_far}" if so_far else ""))
+    def _bar(self, width: int, ascii_only: bool) -> Text:
+        left_s = self.left_s
+        if left_s is not None:
+            share = self.spent_s / (self.spent_s + left_s)
+            return terminal_tiles.bar(share, width, style="cyan", ascii_only=ascii_only)
+        return terminal_tiles.pulse(self.spent_s / PULSE_S, width, ascii_only=ascii_only)
+
+    def running_arm(
+        self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "", left_s: float | None = None
+    ) -> None:
+        """Show that one run of a pair is in progress. `pair` counts from 1; `left_s` as of `running`."""
+        known = f"; {so_far}" if so_far else ""
+        self.running(f"pair {pair} of at most {max_pairs}: {arm}{known}", left_s=left_s)
 
     def finished(
         self,
@@ -91,7 +158,7 @@ class Progress:
                 (f"{what} {number:>2}/{max_pairs}  ", "dim"),
                 f"baseline {words.value(pair.baseline_s, objective, unit)}, ",
                 f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
-                (words.times(pair.baseline_s / pair.candidate_s), "bold"),
+                (words.single(pair.baseline_s / pair.candidate_s), "bold"),
             ),
             soft_wrap=self._is_log,
         )

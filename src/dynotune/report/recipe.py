@@ -56,9 +56,7 @@ def _header(head: Header) -> RenderableType:
         of_what = "blocks within one process" if head.within else "pairs"
         blocks = f" and {head.num_blocks} blocks within one process" if head.num_blocks else ""
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}{blocks}"
-        stated = Text.assemble(
-            (words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}"
-        )
+        stated = Text.assemble((words.with_interval(head.speedup, head.ci), "bold"), pairs)
     rows: list[tuple[str, str | Text]] = [
         ("command", words.plain(words.command(head.command)) if head.command else "not told"),
         ("created", words.plain(head.created) or words.UNKNOWN),
@@ -119,10 +117,12 @@ def verification_report(verification: Verification) -> RenderableType:
     stated, found, outcome = verification.stated, verification.comparison, verification.outcome
     before = "no speed-up"
     if stated is not None:
-        before = f"{words.times(stated, digits=3)} ({words.interval(verification.stated_ci)})"
+        before = words.with_interval(stated, verification.stated_ci)
     lines = [
         Text.assemble(("stated    ", "dim"), before),
-        Text.assemble(("now       ", "dim"), f"{words.speedup(found)} ({words.interval(found.ci)})"),
+        Text.assemble(
+            ("now       ", "dim"), words.with_interval(found.speedup, found.ci, digits=words.digits(found.ci))
+        ),
         Text.assemble(("recipe    ", "dim"), (NAMES[outcome], STYLES[outcome])),
         Text.assemble(("          ", "dim"), verification.reason),
         Text(RULE, style="dim"),

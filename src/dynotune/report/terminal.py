@@ -6,15 +6,15 @@ screen readers and logs, nothing is drawn or set in columns: each row is a sente
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.table import Table as Grid
+from rich.segment import Segment as RichSegment
 from rich.text import Text
 
-from dynotune.report import layout, terminal_forest
+from dynotune.report import layout, terminal_forest, terminal_tiles
 from dynotune.report.blocks import (
     Bar,
     Bars,
@@ -37,6 +37,7 @@ from dynotune.report.blocks import (
     Section,
     Span,
     Table,
+    Tiles,
     Tone,
 )
 from dynotune.report.loudness import is_brief, is_plain, most
@@ -62,6 +63,8 @@ WIDTH_OF_TWO_COLUMNS = 78
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_PREDICTED_ON_SCREEN = 1
 LONGEST_COMMAND = 4000
+LINES_OF_OTHERS = 2
+"""Lines of a screen that are not the report's: where it is kept, and what the shell writes after it."""
 
 
 def shown(report: Report, medium: On | None = None) -> RenderableType:
@@ -70,6 +73,10 @@ def shown(report: Report, medium: On | None = None) -> RenderableType:
     `medium`: `On.SCREEN` or `On.LONG`; by default as standard output and `--verbose` ask for.
     """
     medium = medium or (On.SCREEN if is_brief() else On.LONG)
+    return _OneScreen(report) if medium is On.SCREEN else _whole(report, medium)
+
+
+def _whole(report: Report, medium: On) -> RenderableType:
     use = Commands([line for line in report.use if medium in line.on])
     blocks = _stacked([*report.head, *report.sections, *([use] if use.lines else [])], medium)
     pieces: list[RenderableType] = []
@@ -79,6 +86,66 @@ def shown(report: Report, medium: On | None = None) -> RenderableType:
         pieces.append(_shown(block, medium))
     pieces += [Text()] if blocks and not (medium is On.SCREEN and use.lines) else []
     return Group(*pieces, _fields([("verdict", _answer(report))]))
+
+
+@dataclass(frozen=True, slots=True)
+class _OneScreen:
+    """A report for a screen, with fewer findings and commands where all of them would scroll its top away."""
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(height=None)
+        for report in _ever_shorter(self.report):
+            drawn = _whole(report, On.SCREEN)
+            if len(console.render_lines(drawn, free, pad=False)) <= console.height - LINES_OF_OTHERS:
+                break
+        yield drawn
+
+
+def _ever_shorter(report: Report) -> Iterator[Report]:
+    """Yield the report, then with fewer findings, and then without their commands if it ends with some."""
+    yield report
+    yield _with_findings(report, lambda findings: replace(findings, screen=0))
+    if report.use:
+        yield _with_findings(report, _without_commands)
+
+
+def _without_commands(findings: Findings) -> Findings:
+    return replace(findings, screen=0, items=[replace(item, commands=()) for item in findings.items])
+
+
+def _with_findings(report: Report, change: Callable[[Findings], Findings]) -> Report:
+    def changed(block: Piece) -> Piece:
+        if isinstance(block, Section):
+            return replace(block, blocks=[changed(inner) for inner in block.blocks])
+        return change(block) if isinstance(block, Findings) else block
+
+    return replace(report, sections=[changed(block) for block in report.sections])
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A report in a fixed number of lines: what comes before the answer is cut, the answer is not.
+
+    Args:
+        room: the number of lines.
+    """
+
+    report: Report
+    room: int
+    medium: On = On.SCREEN
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(height=None)
+        lines = console.render_lines(_whole(self.report, self.medium), free)
+        answer = _whole(replace(self.report, head=[], sections=[]), self.medium)
+        num_last = min(self.room, len(console.render_lines(answer, free, pad=False)))
+        left_out = max(0, len(lines) - self.room)
+        first = lines[: len(lines) - num_last - left_out]
+        for line in [*first, *lines[len(lines) - num_last :]]:
+            yield from line
+            yield RichSegment.line()
 
 
 def _follows(block: Piece, before: Piece, use: Piece, medium: On) -> bool:
@@ -143,6 +210,8 @@ def _shown(block: Piece, medium: On) -> RenderableType:
             return _table(block.without_empty())
         case Bars():
             return _bars(block)
+        case Tiles():
+            return _tiles(block)
         case Forest():
             return _forest(block, medium)
         case Findings():
@@ -173,7 +242,7 @@ def title(text: str, aside: Phrase = "") -> Text:
 def _note(note: Note) -> RenderableType:
     lines = note.text.lines if isinstance(note.text, Lines) else (note.text,)
     text = Text("\n").join(text_of(line, style=STYLES[note.tone]) for line in lines)
-    return Text.assemble((f"{note.label}: ", "yellow"), text) if note.label else text
+    return layout.Written(Text.assemble((f"{note.label}: ", "yellow"), text) if note.label else text)
 
 
 def _fields(rows: Iterable[tuple[str, Phrase | Lines | Text]]) -> RenderableType:
@@ -292,6 +361,13 @@ def _bars(bars: Bars) -> RenderableType:
     return Group(drawn, *([_Legend(bars.legend)] if bars.legend else []))
 
 
+def _tiles(tiles: Tiles) -> RenderableType:
+    if is_plain():
+        said = [(tile.name, ", ".join(filter(None, [tile.figure, tile.detail]))) for tile in tiles.tiles]
+        return Group(*(Text(_plain(f"{name}: {text}")) for name, text in said))
+    return terminal_tiles.DrawnTiles(tiles.tiles, STYLES)
+
+
 @dataclass(frozen=True, slots=True)
 class _Legend:
     """The parts of bars with their figures, in two columns if there is room."""
@@ -301,7 +377,7 @@ class _Legend:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         num_columns = 2 if options.max_width >= WIDTH_OF_TWO_COLUMNS else 1
         num_figures = max(len(entry.figures) for entry in self.entries)
-        legend = Grid.grid(padding=(0, 2, 0, 0))
+        legend = layout.grid()
         for _ in range(num_columns):
             legend.add_column(no_wrap=True)
             legend.add_column(no_wrap=True)
@@ -360,9 +436,9 @@ def _finding(item: Item, medium: On, *, only_remedy: bool = False) -> Renderable
     return Group(grid, *predicted, *_commands(item.commands, named=False))
 
 
-def _title_of(item: Item) -> Grid:
+def _title_of(item: Item) -> layout.Grid:
     """Show severity, id and cost of a finding."""
-    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid = layout.grid()
     grid.add_column(no_wrap=True, width=8)
     grid.add_column(overflow="fold")
     severity = Text(item.severity, style=STYLES[SEVERITY_TONES[item.severity]])

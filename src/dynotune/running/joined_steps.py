@@ -76,13 +76,20 @@ class _Quiet:
     """A watcher that passes on what is in progress, and nothing else."""
 
     def __init__(self, running: Callable[[str], None]) -> None:
-        self.running = running
+        self._running = running
+
+    def begun(self, folder: Path) -> None: ...
+
+    def running(self, what: str, *, left_s: float | None = None) -> None:
+        self._running(what)
 
     def say(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...
 
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None: ...
+    def running_arm(
+        self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "", left_s: float | None = None
+    ) -> None: ...
 
     def finished(self, pair: Pair, **of: object) -> None: ...
 

@@ -128,7 +128,7 @@ class SavedTime(msgspec.Struct, frozen=True):
     per_thousand_steps_s: float
 
 
-class RunAccount(msgspec.Struct, frozen=True, kw_only=True):
+class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     """Document `account.json` in the run folder.
 
     Args:

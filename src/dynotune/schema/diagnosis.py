@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from dynotune.schema.account import RunAccount
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
 from dynotune.schema.delays import DelayedPart, DelayTests
@@ -163,6 +164,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     Args:
         refuted: findings whose part was delayed without an answer of the step, so that their cure saves
             nothing now.
+        account: where the time went from the launch to the timed steps.
         disturbance: what disturbed the window from outside, such as "others used 47% of the cores"; "" if
             nothing is known to have disturbed it. The verdict says so, too.
     """
@@ -180,6 +182,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     upper_bounds: list[UpperBound] | Unknown = NOT_ASKED
     forecasts: list[Forecast] | Unknown = NOT_ASKED
     delay_tests: DelayTests | Unknown = NOT_ASKED
+    account: RunAccount | Unknown = NOT_ASKED
     facts: Facts = {}
     notes: list[str] = []
     disturbance: str = ""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dynotune.schema.account import RunAccount
 from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.compilation import NOT_COMPILED, Compilation
@@ -55,6 +56,16 @@ class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
     graph_nodes: int | None = None
 
 
+class MadeTrainer(msgspec.Struct, frozen=True):
+    """A trainer of a library that runs the program's loop.
+
+    `name`: such as `lightning.Trainer`. `place`: the user's line that makes it, `file:line`; "" if unknown.
+    """
+
+    name: str
+    place: str = ""
+
+
 class ProcessState(InspectedState, frozen=True, kw_only=True):
     """State and timing of one process that makes steps.
 
@@ -66,6 +77,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
             records.
         failed: reason by name of the part that could not be inspected.
         options: options that the program parses; [] if none of the known parsers did.
+        trainers: trainers of libraries that the program made; [] in older records.
         serving: calls of models and marked frames, mostly before the window; None if too few, and in older
             records.
     """
@@ -83,6 +95,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     environment_changes: list[EnvironmentChange] = []
     failed: dict[str, str] = {}
     options: list[ProgramOption] = []
+    trainers: list[MadeTrainer] = []
     serving: Serving | None = None
 
 
@@ -110,6 +123,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
         memory: memory of each rank on each of its devices.
         delays: how a step answered delays of its parts.
+        account: where the time went up to the plain window.
         objects: Python's objects that steps left behind; counted only in a program whose memory grows.
     """
 
@@ -122,4 +136,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
     delays: DelayTests | Unknown = NOT_ASKED
     objects: GrownObjects | Unknown = NOT_ASKED
+    account: RunAccount | Unknown = NOT_ASKED
     notes: list[str] = []

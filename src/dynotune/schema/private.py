@@ -17,7 +17,7 @@ def state_folder() -> Path:
     A user without a home folder has it among the temporary files.
     """
     state = os.environ.get("XDG_STATE_HOME", "").strip()
-    if Path(state).is_absolute():  # the XDG specification has others ignored
+    if Path(state).is_absolute():  # the XDG specification says to ignore a relative path
         return Path(state) / "dynotune"
     if (own := home()) is not None:
         return own / ".local" / "state" / "dynotune"

@@ -65,6 +65,15 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float | None = None
 
 
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """The epoch in progress, from 1. `step`: steps in it so far; `num_steps`: of the epoch before, if one
+    ended."""
+
+    number: int
+    step: int
+    num_steps: int | None = None
+
+
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """A labelled point on the time axis."""
 
@@ -86,26 +95,43 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """State of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same time in seconds since
-    1970."""
+    1970.
+
+    Args:
+        headline: the verdict in two or three words; "" if there is none.
+        begun_s: when the run's first process began.
+        num_steps, steps_per_s, epoch: of the first rank; the rate is of the last ten seconds.
+        others: cores that other programs use.
+        memory_left_bytes: memory of the machine that is available.
+        recent: values of the last minute, one a second and the newest last; None where there was none.
+            Means over ranks and GPUs, but rates of samples are sums.
+    """
 
     schema: str = "dynotune.view/1"
     command: list[str]
     at_s: float
     clock_s: float
     state: Literal["starting", "running", "ended"]
+    headline: str = ""
     verdict: str
     cause: Cause
+    begun_s: float | None = None
     since_step: int | None
     exit_code: int | None
     num_steps: int
+    steps_per_s: float | None = None
+    epoch: Epoch | None = None
     steps_s: list[StepTimes]
     samples_per_s: float | None
     gpus: list[GpuView] | Unknown
     processes: list[ProcessView]
     num_processes: int
     cores: float | None
+    others: float | None = None
     num_cpus: int
     memory_bytes: int
+    memory_left_bytes: int | None = None
+    recent: dict[str, list[float | None]] = {}
     marks: list[Mark]
     alerts: list[Alert]
     notes: list[str]

@@ -88,7 +88,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     )
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if lane_order.most_in_a_lane(n, num) <= max(0, in_turn))
     if is_likely:
-        max_pairs = max(max_pairs, fewest)  # the first of them shows how long they take
+        max_pairs = max(max_pairs, fewest)  # the first pair shows how long a pair takes
     if max_pairs < fewest:
         return None
     comparison = replace(

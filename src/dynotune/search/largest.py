@@ -142,7 +142,7 @@ def _given_up(values: Sequence[_Value]) -> Found:
 def _values(runs: Sequence[ValueRun], limits: list[Limit]) -> list[_Value]:
     """Judge the runs of each value, with the spread that runs of values on its side of the limits have.
 
-    Not of all: a program that is late is late by another time in each run.
+    Values on the other side are left out, because a program that is late is late by another time in each run.
     """
     by_value: dict[int, list[ValueRun]] = {}
     for run in runs:

@@ -203,7 +203,7 @@ def _search(
                     f"{budget_s:.0f} s. Give at least --budget {math.ceil(plan.runs[-1].wall_s) + 1}s."
                 )
             return _out_of_time(journal)
-        watcher.running(f"{{{plan.name}}} = {found.next_value}")
+        watcher.running(f"{{{plan.name}}} = {found.next_value}", left_s=left_s)
         made = bench.run(found.next_value, len(plan.runs))
         journal.update(runs=[*plan.runs, made], end=None)
         watcher.say(largest_words.run_in_words(made, journal.document))

@@ -125,10 +125,12 @@ class Search:
         """
         with self.journal.lock:
             self._must_fit(self.bench.run_s(one))
-            num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
+            num, known = len(self.alive()), formats.so_far(*self.best)
             what = one.key or "the command as it is"
             self.watcher.running(
-                f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} left); {known}"
+                f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} left)"
+                f"{f'; {known}' if known else ''}",
+                left_s=self.bench.left_s(),
             )
         trial = self.bench.run(one, phase, block, lane)
         if one == BASELINE and gave_nothing(trial):

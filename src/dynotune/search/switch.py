@@ -204,7 +204,7 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
     block_s = work.bench.block_s()
     num_arms = int((left_s / block_s - num_later) / FEWEST_BLOCKS) if math.isfinite(left_s) else len(arms)
     if num_arms > 0 and arms:
-        work.watcher.running(f"{len(quick)} settings in turns within one process")
+        work.watcher.running(f"{len(quick)} settings in turns within one process", left_s=work.bench.left_s())
         work.estimate(work.bench.switch(arms[:num_arms], left_s - num_later * block_s))
 
 
@@ -216,7 +216,7 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
         one = arm(left)
         # Blocks show whether an arm is faster; by how much is for fresh pairs to state.
         plan = work.comparison(one, max_pairs=MAX_PAIRS, within=True)
-        work.watcher.running(f"{one.key} within one process")
+        work.watcher.running(f"{one.key} within one process", left_s=work.bench.left_s())
         found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:
             work.update(within=[*work.study.within, found.comparison])

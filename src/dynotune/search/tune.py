@@ -143,6 +143,7 @@ def tune(
     )
     origin.mark(folder, study)
     document.write(folder / FILE, study)
+    watcher.begun(folder)
     if ray:
         hosts = fleet.RayHosts(ray, sharing.NodeWorker, run, words.settings, study, watcher.say)
         with contextlib.closing(hosts):
@@ -180,6 +181,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         if not (folder / REPORT).exists():
             write_results(folder, study, watcher)
         return study
+    watcher.begun(folder)
     origin.refuse_foreign(folder, study, now)
     study = resumption.completed(study, now, *(one.setting for one in study.candidates))
     run = study.run.resumed(now)
@@ -281,6 +283,7 @@ class _Attempt:
     def _diagnose(self, live: LiveDiagnosis) -> None:
         budget_s = self.study.budget_s
         self._watcher.say(f"Budget: {long_time(budget_s)}. First: diagnosing the bottleneck.")
+        self._watcher.running("the command, as it is", left_s=budget_s - self._elapsed_s())
         began_s = time.monotonic()
         try:
             observation, file = live.observe()

@@ -100,16 +100,15 @@ class WithinRun:
             give_up_slow=True,
         )
         turns = self._turns([arm], limit_s, how)
-        self._live.watcher.running(
-            f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}"
-        )
+        self._live.watcher.running(f"{arm.key} within one process, block 1", left_s=self._left_s())
         afforded = _Afforded(plan, began_s + limit_s)
         is_hopeless = False
         for blocks, judgement in in_process.until_verdict(
             turns, arm, afforded, error=error, precision=TELLING
         ):
-            known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._live.watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
+            known = words.so_far(judgement.speedup, judgement.ci)
+            text = f"{arm.key} within one process, block {len(blocks) + 1}{f'; {known}' if known else ''}"
+            self._live.watcher.running(text, left_s=self._left_s())
             if is_hopeless := in_process.gains_nothing(arm.key, blocks, plan.margin):
                 break
         found = turns.found()

@@ -2,8 +2,19 @@
 
 `words` has a function for each kind of value, `exit_codes` says how a process ended, `reasons` has the
 sentences of reasons that are codes, `steps` describes a step, `quoting` quotes and bounds text that anyone
-may have chosen, `largest_words` writes runs of a planned value, and `time_spans` reads lengths of time.
+may have chosen, `signs` has what stands for signs that a terminal lacks, `largest_words` writes runs of a
+planned value, `time_spans` reads lengths of time, and `units` has a value's unit by the end of its name.
 `report` builds tables and pages.
 """
 
-__all__ = ["exit_codes", "largest_words", "quoting", "reasons", "steps", "time_spans", "words"]
+__all__ = [
+    "exit_codes",
+    "largest_words",
+    "quoting",
+    "reasons",
+    "signs",
+    "steps",
+    "time_spans",
+    "units",
+    "words",
+]

@@ -109,35 +109,47 @@ def interval(ci: tuple[float, float] | None) -> str:
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
 
 
-def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
-    """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is
-    known. A ratio well below 1 is written as `1.89× slower`."""
-    parts = []
-    if speedup is not None:
-        slower = ""
-        if 0 < speedup < 1 / LARGE_RATIO and (ci is None or all(end > 0 for end in ci)):
-            speedup, slower = 1 / speedup, " slower"
-            ci = None if ci is None else (1 / ci[1], 1 / ci[0])
-        known = f" ({interval(ci)})" if ci is not None else ""
-        parts.append(f"so far {times(speedup, digits=digits(ci))}{slower}{known}")
-    if left_s is not None:
-        parts.append(f"{max(0.0, left_s):.0f} s left")
-    return ", ".join(parts)
+def with_interval(ratio: float | None, ci: tuple[float, float] | None, *, digits: int = 3) -> str:
+    """Write a ratio of times with its interval, `1.800× (1.45× to 2.22×)`; the ratio alone if no interval is
+    known."""
+    known = f" ({interval(ci)})" if ci is not None and all(end > 0 for end in ci) else ""
+    return f"{times(ratio, digits=digits)}{known}"
+
+
+def single(ratio: float) -> str:
+    """Write the ratio of a single pair or block, in the direction in which `so_far` writes all of them."""
+    ratio, _, slower = _above_one(ratio, None)
+    return f"{times(ratio)}{slower}"
+
+
+def _above_one(ratio: float, ci: tuple[float, float] | None) -> tuple[float, tuple[float, float] | None, str]:
+    """Turn a ratio well below 1 round: return ratio, interval, and ` slower` if they were turned."""
+    if not 0 < ratio < 1 / LARGE_RATIO or (ci is not None and not all(end > 0 for end in ci)):
+        return ratio, ci, ""
+    return 1 / ratio, None if ci is None else (1 / ci[1], 1 / ci[0]), " slower"
+
+
+def so_far(speedup: float | None, ci: tuple[float, float] | None) -> str:
+    """Write the progress, `so far 1.71× (1.22× to 2.40×)`; "" if nothing is known. A ratio well below 1 is
+    written as `1.89× slower`."""
+    if speedup is None:
+        return ""
+    speedup, ci, slower = _above_one(speedup, ci)
+    known = f" ({interval(ci)})" if ci is not None else ""
+    return f"so far {times(speedup, digits=digits(ci))}{slower}{known}"
 
 
 def baseline_shift(shift: BaselineShift) -> str:
     """Write the time of a step of the blocks' baseline over that of the plain window: `1.004× (0.99× to
     1.02×)`."""
-    return (
-        f"{times(shift.ratio, digits=3)} ({interval(shift.ci)})" if shift.ci else times(shift.ratio, digits=3)
-    )
+    return with_interval(shift.ratio, shift.ci)
 
 
 def blocks_before(blocks: BlocksAnswer) -> str:
     """Write what blocks within one process said before fresh pairs, as a sentence."""
     if blocks.speedup is None:
         return "Blocks within one process said nothing before."
-    known = f"{times(blocks.speedup, digits=digits(blocks.ci))} ({interval(blocks.ci)})"
+    known = with_interval(blocks.speedup, blocks.ci, digits=digits(blocks.ci))
     return f"Before the fresh pairs, {len(blocks.pairs)} blocks within one process said {known}."
 
 
@@ -242,6 +254,13 @@ def duration(seconds: float | None, *, column: bool = False) -> str:
         if seconds >= size * ROUNDS_UP:
             return f"{_threedigits(seconds / size, zeros=column)} {unit}"
     return f"{_threedigits(seconds * 1e6, zeros=column)} µs"
+
+
+def clock(seconds: float) -> str:
+    """Write whole seconds as a clock shows them: `2:05`, or `1:02:05`."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def change(seconds: float | None, *, column: bool = False) -> str:

@@ -51,6 +51,15 @@ CAUSES: dict[Cause, str] = {
     "waiting": "The program waits outside of its loader: {cores} of {num_cpus} cores are busy",
 }
 
+HEADLINES: dict[Cause, str] = {
+    "input": "waits for input",
+    "device": "the device sets the pace",
+    "host": "the host sets the pace",
+    "cpu": "computes on the CPU",
+    "waiting": "waits outside of the loader",
+    "stalled": "stalled",
+}
+
 
 class Shares(NamedTuple):
     """Shares of the time of steps: waits for input, and kernels on the GPU."""
@@ -221,17 +230,25 @@ def sentence(look: Look, now: Moment) -> str:
         "cores": cores,
     }
     text = CAUSES[now.cause].format(**values, num_cpus=look.num_cpus)
-    if now.cause in ON_THE_HOST and _are_cores_taken(look, now):
+    if _are_cores_taken(look, now):
         others = f"Other programs take {look.mean('others'):.1f} of {look.num_cpus} cores"
         return f"{others}, so steps are slow. {text}"
     reason = loader_reason(look) if now.cause == "input" else _device_reason(look)
     return f"{text} ({reason})" if reason else text
 
 
+def headline(look: Look, now: Moment) -> str:
+    """Return the cause in a few words; "" without one."""
+    text = "other programs take the cores" if _are_cores_taken(look, now) else HEADLINES.get(now.cause, "")
+    return text[:1].upper() + text[1:]
+
+
 def _are_cores_taken(look: Look, now: Moment) -> bool:
-    """Tell whether other programs use at least half of the cores, and none is free for this run."""
+    """Tell whether a step that the host sets the pace of has no core free, as other programs use half of
+    them."""
     others = look.mean("others") or 0.0
-    return others >= look.num_cpus / 2 and others + (now.cores or 0.0) >= NONE_FREE * look.num_cpus
+    busy = others + (now.cores or 0.0)
+    return now.cause in ON_THE_HOST and others >= look.num_cpus / 2 and busy >= NONE_FREE * look.num_cpus
 
 
 def loader_reason(look: Look) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dynotune.schema.errors import RecordError
 from dynotune.schema.events import CycleFound, ProcessBegun
 from dynotune.schema.facts import Missing, Unknown, needed
 from dynotune.schema.run import Run
-from dynotune.schema.watch import GpuView, Mark
+from dynotune.schema.watch import Epoch, GpuView, Mark
 from dynotune.text import words
 from dynotune.watch.processes import Processes
 from dynotune.watch.store import Store
@@ -36,15 +36,38 @@ class Rank:
     def __init__(self, name: str, pid: int) -> None:
         self.name, self.pid = name, pid
         self.num_steps = self.num_cycles = self.num_files = 0
+        self.num_epochs = self.epoch_begin = 0
+        self.epoch_steps: int | None = None
         self.last_end_s: float | None = None
         self.longest_s = 0.0
         self.stacks_by: Any = None  # what the record says, of any type
 
+    @property
+    def epoch(self) -> Epoch | None:
+        """Return the epoch in progress; None if no loader began."""
+        if not self.num_epochs:
+            return None
+        return Epoch(
+            number=self.num_epochs, step=self.num_steps - self.epoch_begin, num_steps=self.epoch_steps
+        )
+
+    def begin_epoch(self, step: int) -> None:
+        """Begin an epoch with the step of this number, from 0. Steps before the first epoch are one, too."""
+        if self.num_epochs or step:
+            self.num_epochs = self.num_epochs or 1
+            self.epoch_steps = step - self.epoch_begin
+        self.num_epochs, self.epoch_begin = self.num_epochs + 1, step
+
 
 class Follower:
-    """Follows a live run without writing into the run's folder."""
+    """Follows a live run without writing into the run's folder.
 
-    def __init__(self, folder: Path) -> None:
+    `lives`: whether a process of a program that was joined lives; None if dynotune started the run, whose
+        processes have its folder in their environment.
+    """
+
+    def __init__(self, folder: Path, lives: Callable[[int], bool] | None = None) -> None:
+        self._lives = lives or self._is_of_run
         self.folder, self.store, self.processes = folder, Store(), Processes()
         self.ranks: dict[int, Rank] = {}
         self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
@@ -71,11 +94,12 @@ class Follower:
         """Return the run's living processes, parents before children, by environment: ids can be reused."""
         found: dict[int, None] = {}
         for pid in {record.pid: None for record in self._known}:
-            if pid not in found and processes.environment_holds(
-                pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)
-            ):
+            if pid not in found and self._lives(pid):
                 found |= dict.fromkeys(probe.descendants(pid))
         return list(found)
+
+    def _is_of_run(self, pid: int) -> bool:
+        return processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder))
 
     def update(self, now: float) -> None:
         """Read all new data. `now`: on CLOCK_MONOTONIC."""
@@ -120,6 +144,8 @@ class Follower:
         for cycle in record.all(CycleFound)[rank.num_cycles :]:
             if rank.num_cycles == 0 or cycle.num_superseded:
                 rank.num_steps, rank.last_end_s = 0, cycle.begin_s
+                rank.num_epochs = rank.epoch_begin = 0
+                rank.epoch_steps = None
             rank.num_cycles, rank.stacks_by = rank.num_cycles + 1, cycle.stacks_by
         number = int(record.path.stem.rpartition("-")[2])
         if record.path.suffix == ".more" and record.steps and number >= rank.num_files:
@@ -140,11 +166,10 @@ class Follower:
         is_long = took_s > max(PAUSE_S, rank.longest_s / 2)
         ever, is_first = self.store.of("step", rank.name).ever, rank is next(iter(self.ranks.values()))
         if is_first and step.flags & EPOCH:
-            self.marks.append(
-                Mark(at_s=step.end_s, step=number, kind="epoch", text="a loader was begun anew")
-            )
+            rank.begin_epoch(number)
+            self.marks.append(Mark(at_s=step.end_s, step=number, kind="epoch", text="a new epoch"))
         elif is_first and is_long and ever.num > 5 and took_s > PAUSE * ever.quantile(0.5):
-            text = f"{words.duration(took_s)}: a validation, a checkpoint, or something else"
+            text = f"a pause of {words.duration(took_s)}: a validation, a checkpoint, or something else"
             self.marks.append(Mark(at_s=step.end_s, step=number, kind="pause", text=text))
         rank.longest_s = max(rank.longest_s, took_s)
         values = {"step": took_s, "wait": min(step.wait_s, took_s), "samples": step.num_samples}

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView, StepTimes, View
-from dynotune.watch import columns
+from dynotune.text import units
 
 
 class Gauge(NamedTuple):
@@ -33,7 +33,7 @@ def of_run(view: View) -> Iterator[Gauge]:
     yield Gauge("processes", "Processes of the run.", "", {"": view.num_processes})
     gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
     for field in GpuView.__struct_fields__:
-        stem, unit = columns.unit_of(field)
+        stem, unit = units.unit_of(field)
         if unit is not None:
             known = {str(gpu.nvml_index): getattr(gpu, field) for gpu in gpus}
             values = {
@@ -47,7 +47,7 @@ def of_steps(view: View) -> Iterator[Gauge]:
     """Yield quantiles and rates of each rank's steps in the last minute. Prometheus derives these from its
     histogram; what takes numbers only needs them ready."""
     for field in StepTimes.__struct_fields__:
-        stem, unit = columns.unit_of(field)
+        stem, unit = units.unit_of(field)
         if unit is not None:
             known = {rank.rank: getattr(rank, field) for rank in view.steps_s}
             values = {rank: value * unit.factor for rank, value in known.items() if value is not None}

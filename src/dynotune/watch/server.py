@@ -1,47 +1,52 @@
-"""Serve a run's state as a page that refreshes itself, as JSON, and for Prometheus, by Python's own
-server."""
+"""Serve a live page, its values as JSON, and metrics for Prometheus, by Python's own server."""
 
 import hmac
 import ipaddress
 import math
 import re
+import secrets
 import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from dynotune.report.page import html
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
-from dynotune.watch import columns
-from dynotune.watch.prometheus import metrics
-from dynotune.watch.watcher import EVERY_S, RunWatcher
+from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError, may_fail
+from dynotune.watch.sources import Source, State
+from dynotune.watch.watcher import EVERY_S
 
-PATIENCE_S, LAST_WORD_S = 20.0, 1.5 * EVERY_S
+PATIENCE_S = 20.0
+LAST_WORD = 1.5
+"""How long the end waits for a page that is open, in times between two of its requests."""
+MOST_AT_ONCE = 16
+"""Requests that are answered at once; further connections are closed."""
 HEADERS = {
     "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "frame-ancestors 'none'",
 }
 
 
 class Server:
-    """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
+    """Server of a live page at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
-    The server answers only its own four paths, and only if the request's Host is the served address: so a
-    foreign page cannot read the state through a domain name of its own. Beyond loopback every request needs
-    the token.
+    The server answers only its own four paths, and only requests with the token: other users of the machine
+    reach a loopback port, too, and a foreign page reaches it through a domain name of its own.
+
+    Args:
+        token: what requests have to contain; by default a word that nobody guesses.
 
     Raises:
-        UsageError: no such address, or an address beyond loopback without a token.
+        UsageError: no such address, an empty token, or an address beyond loopback without a token.
         CannotRunHere: the port is taken or not permitted.
     """
 
-    def __init__(self, address: str, watcher: RunWatcher, *, token: str | None = None) -> None:
-        host, port = _parsed(address)
-        self.host = host
+    def __init__(self, address: str, source: Source, *, token: str | None = None) -> None:
+        self.host, port = _parsed(address)
         if token is not None and not token.strip():
             raise UsageError("The token is empty.", hint="Give a word that nobody guesses.")
         if not _is_loopback(self.host) and token is None:
@@ -49,20 +54,24 @@ class Server:
                 f"{self.host} can be reached from other machines, and there is no token.",
                 hint='Add --token "$(openssl rand -hex 16)", or serve 127.0.0.1 and reach it through ssh -L.',
             )
-        self._token, self._watcher, self._asked_s = token, watcher, -math.inf
+        self.token = token or secrets.token_urlsafe(16)
+        self._pages = _Pages(source)
+        self._source, self._asked_s = source, -math.inf
+        self._end_is_told = threading.Event()
         request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})
         taken = "Another program has this port: take another one, or 0 for any that is free."
         with may_fail(f"serve {address}", taken):
-            self._http = (_Http6 if ":" in host else _Http)((host, port), request)
+            self._http = (_Http6 if ":" in self.host else _Http)((self.host, port), request)
         self.port = int(self._http.server_address[1])
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.place = f"http://{shown}:{self.port}/"
+        self.url = f"{self.place}?token={self.token}"
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
-        """End after open pages have had time to request the last view."""
+        """End after an open page has got the last state, or had time to ask for it."""
         if time.monotonic() - self._asked_s < PATIENCE_S:
-            time.sleep(LAST_WORD_S)
+            self._end_is_told.wait(LAST_WORD * self._pages.again_s)
         self._http.shutdown()
         self._http.server_close()
 
@@ -70,54 +79,113 @@ class Server:
         """Return status, type and body for one request."""
         path, _, query_text = path.partition("?")
         query = parse_qs(query_text)
-        if refused := self._refused(query, headers):
+        if not self._is_known(query, headers):
+            refused = "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
             return 403, "text/plain", refused.encode()
-        if path == "/":
-            return 200, "text/html", html.live().encode()
-        if path in ("/view.json", "/page.json"):
-            try:
-                since_s = float(query.get("since", ["-inf"])[0])
-            except ValueError:
-                return 400, "text/plain", b"since is a time in seconds.\n"
-            return 200, "application/json", self._json(since_s if path == "/page.json" else None)
-        if path == "/metrics":
-            try:
-                return 200, "text/plain; version=0.0.4", metrics(self._watcher)
-            except CannotRunHere as error:
-                return 501, "text/plain", f"{error.message} {error.hint}\n".encode()
+        try:
+            if path == "/":
+                return 200, "text/html", self._pages.whole()
+            if path == "/view.json":
+                return 200, "application/json", self._pages.record()
+            if path == "/page.json":
+                return self._parts(query)
+            if path == "/metrics":
+                return 200, "text/plain; version=0.0.4", self._source.metrics()
+        except CannotRunHere as error:
+            return 501, "text/plain", f"{error.message} {error.hint}\n".encode()
+        except DynotuneError as error:
+            return 503, "text/plain", f"{error.message}\n".encode()
         return 404, "text/plain", b"There are /, /view.json, /page.json and /metrics.\n"
 
-    def _json(self, since_s: float | None) -> bytes:
-        """Write the view; for a page, with its tables and the values to plot from `since_s` on."""
-        if self._watcher.view is None:
-            return b"{}"
-        found: Any = document.without_secrets(self._watcher.view)
-        if since_s is not None:
-            self._asked_s, series = time.monotonic(), self._watcher.series(since_s)
-            shown = {"tables": columns.tables(found), "unknown": columns.unknown(found)}
-            found = {"view": found, "series": series, **shown}
-        return document.encode(found, indent=0)
-
-    def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
-        """Return why the request is refused; "" for an accepted request."""
-        if self._token is not None:
-            given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
-            right = hmac.compare_digest(given.encode(), self._token.encode())
-            return (
-                ""
-                if right
-                else "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
-            )
+    def _parts(self, query: dict[str, list[str]]) -> tuple[int, str, bytes]:
         try:
-            name = urlsplit(f"//{headers.get('Host', '')}").hostname
+            since_s = float(query.get("since", ["-inf"])[0])
         except ValueError:
-            name = None
-        known = {self.host, *(("localhost", "127.0.0.1", "::1") if _is_loopback(self.host) else ())}
-        return "" if name in known else "This host name is not the one that is served.\n"
+            return 400, "text/plain", b"since is a time in seconds.\n"
+        self._asked_s = time.monotonic()
+        told, is_over = self._pages.parts(since_s, query.get("story", [""])[0])
+        if is_over:
+            self._end_is_told.set()
+        return 200, "application/json", told
+
+    def _is_known(self, query: dict[str, list[str]], headers: Any) -> bool:
+        given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+
+class _Pages:
+    """What is written of the newest state, once for all who ask."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._lock = source, threading.Lock()
+        self._state: State | None = None
+        self._parts: html.LiveParts | None = None
+
+    def _newest(self) -> tuple[State | None, html.LiveParts | None]:
+        """Return the newest state and its parts. They are made by one thread at a time."""
+        with self._lock:
+            state = self._source.state()
+            if state is not None and (self._state is None or state.version != self._state.version):
+                self._parts = html.live_parts(state.report)
+                self._state = state
+            return self._state, self._parts
+
+    @property
+    def again_s(self) -> float:
+        return EVERY_S if self._state is None else self._state.again_s
+
+    def whole(self) -> bytes:
+        state, _ = self._newest()
+        return (html.live(state.report) if state is not None else html.waiting()).encode()
+
+    def record(self) -> bytes:
+        state, _ = self._newest()
+        return b"{}" if state is None else document.encode(state.record, indent=0)
+
+    def parts(self, since_s: float, known: str) -> tuple[bytes, bool]:
+        """Write what changed since a page asked; and return whether that was the last state.
+
+        Args:
+            since_s: values to plot are told from this time on.
+            known: version of the sections that the page has.
+        """
+        state, parts = self._newest()
+        if state is None or parts is None:
+            return b"{}", False
+        is_known = known == state.story_version
+        told = {
+            "at_s": state.at_s,
+            "clock_s": state.clock_s,
+            "marks_s": state.marks_s,
+            "is_over": state.is_over,
+            "again_s": state.again_s,
+            "story_version": state.story_version,
+            "header": parts.header,
+            "nav": None if is_known else parts.nav,
+            "story": None if is_known else parts.story,
+            "series": self._source.series(since_s),
+        }
+        return document.encode(told, indent=0), state.is_over
 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads, block_on_close = True, False
+
+    def __init__(self, *given: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnected or sent nonsense; the terminal is the command's."""

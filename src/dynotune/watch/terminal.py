@@ -1,25 +1,21 @@
-"""Show the view in a terminal: a line every few seconds, or a screen that is redrawn."""
+"""Show a live state in a terminal: a line every few seconds, or a screen that is redrawn."""
 
 import time
-from itertools import accumulate
 from typing import IO
 
-from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import layout
-from dynotune.schema import redaction
+from dynotune.report import Fitted, On, Report, layout_of
+from dynotune.schema import document, redaction
 from dynotune.schema.watch import View
 from dynotune.text import words
-from dynotune.watch import columns
 from dynotune.watch.watcher import Begun
 
 LINE_EVERY_S = 5.0
-MOST_ROWS, GAP = 12, 2
-COLOURS = {"input": "yellow", "stalled": "bold red", "device": "green"}
+TALL = 40
+"""From this number of lines on, a screen has room for tables."""
 
 
 class Lines:
@@ -52,47 +48,29 @@ def summary(view: View) -> str:
 
 
 class Screen(Live):
-    """The whole view, drawn once a second in the terminal's current width. The last view remains on the
-    screen."""
+    """A report that is redrawn as a whole, as high as the terminal. Its last line remains on the screen."""
 
     def __init__(self) -> None:
-        console = Console(highlight=False, markup=False)
+        console = Console(highlight=False, markup=False)  # it pads lines, over what they had before
         super().__init__(console=console, auto_refresh=False, screen=True, vertical_overflow="crop")
-        self._last = ""
+        self._last: RenderableType = ""
 
     def __call__(self, view: View) -> None:
-        self._last = words.plain(redaction.redacted(summary(view)))
-        self.update(drawn(view, self.console.width), refresh=True)
+        """Draw the state of a run."""
+        known = document.without_secrets(view)
+        self.draw(layout_of(known), last=summary(known))
+
+    def draw(self, report: Report, *, last: str) -> None:
+        """Draw a report. `last`: what remains when the screen is left."""
+        self._last = Text(words.plain(redaction.redacted(last)))
+        self.update(fitted(report, self.console.height), refresh=True)
 
     def stop(self) -> None:
         """Restore the terminal."""
         super().stop()
-        self.console.print(Text(self._last))
+        self.console.print(self._last)
 
 
-def drawn(view: View, width: int) -> RenderableType:
-    def line(text: str, style: str = "") -> Text:
-        return Text(words.plain(redaction.redacted(text)), style=style)
-
-    parts: list[RenderableType] = [line(" ".join(view.command), "dim")]
-    parts.append(line(view.verdict, COLOURS.get(view.cause, "bold")))
-    for alert in view.alerts:
-        parts.append(line(f"! {alert.id}: {alert.text}", "red"))
-        parts += [line(f"    {each}", "dim") for each in alert.details[:8]]
-    for table in columns.tables(view):
-        parts += [line(""), _fitted(table, width)]
-    processes = f"{view.num_processes} processes, {words.num_bytes(view.memory_bytes)} of memory"
-    parts.append(line(f"{processes}, {view.num_cpus} cores"))
-    parts += [line(f"step {mark.step:,}: {mark.kind}, {mark.text}", "dim") for mark in view.marks[-3:]]
-    return Group(*parts, *(line(note, "dim") for note in [*view.notes, *columns.unknown(view)][:3]))
-
-
-def _fitted(table: columns.Table, width: int) -> Table:
-    """Return as many of the columns as fit in the width."""
-    rows = table.rows[:MOST_ROWS]
-    sizes = [max(map(cell_len, cells)) + GAP for cells in zip(table.columns, *rows, strict=True)]
-    num = sum(end <= width + GAP for end in accumulate(sizes))
-    made = layout.table(*(f"{name}:whole" for name in table.columns[:num]), gap=GAP)
-    for row in rows:
-        made.add_row(*map(Text, row[:num]))
-    return made
+def fitted(report: Report, height: int) -> Fitted:
+    """Fit a report into the lines of a terminal."""
+    return Fitted(report, height, On.SCREEN if height < TALL else On.LONG)

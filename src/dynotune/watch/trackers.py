@@ -5,7 +5,6 @@ A tracker gets numbers only where `--log` names it. The verdict, the only text b
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import time
@@ -23,6 +22,12 @@ EVERY_S = 5.0
 PROJECT = "dynotune"
 BY_NAME = ("running", "bottleneck", "alert")
 """Gauges that are 1 for a name or a state: no curve for a tracker."""
+MLFLOW = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # the terminal is the command's
+}
 LOGIN_S = 20
 """How long W&B may take to answer before the command starts."""
 
@@ -139,7 +144,8 @@ class _Wandb:
             )  # fmt: skip
         except wandb.Error as error:
             raise CannotRunHere(
-                f"W&B did not begin a run: {error}", hint="WANDB_MODE=offline keeps it on this machine."
+                f"W&B did not begin a run: {_brief(error)}",
+                hint="WANDB_MODE=offline keeps it on this machine.",
             ) from error
         if mode == "online":
             self.where = self._run.url or ""
@@ -159,8 +165,9 @@ class _MLflow:
     """A run of MLflow's experiment `dynotune`. `where`: the address of a server or of a database."""
 
     def __init__(self, where: str, folder: Path) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # the terminal is the command's
+        # Its client can be told by variables alone. Without them it tries a server that is down for minutes.
+        for name, value in MLFLOW.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -172,7 +179,7 @@ class _MLflow:
             self._run = self._client.create_run(number, run_name=folder.name).info.run_id
         except MlflowException as error:
             raise CannotRunHere(
-                f"MLflow did not begin a run at {redaction.redacted(at)}: {error}",
+                f"MLflow did not begin a run at {redaction.redacted(at)}: {_brief(error)}",
                 hint="Name a server or a database: --log mlflow=http://127.0.0.1:5000",
             ) from error
         self.where = f"mlflow ui --backend-store-uri {redaction.redacted(at)}"
@@ -188,6 +195,11 @@ class _MLflow:
         if verdict:
             self._client.set_tag(self._run, "dynotune_verdict", verdict)
         self._client.set_terminated(self._run)
+
+
+def _brief(error: Exception) -> str:
+    """Return what a tracker says of its failure, without secrets, in a line or two."""
+    return words.plain(redaction.redacted(str(error).partition("\n")[0]), longest=200)
 
 
 TRACKERS: dict[str, Callable[[str, Path], Tracker]] = {

@@ -19,8 +19,19 @@ from dynotune.schema.errors import CONTRADICTIONS, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import Alert, Mark, StepTimes, View
 from dynotune.text import words
-from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, sentence
+from dynotune.watch.analysis import (
+    HEADLINES,
+    MINUTE_S,
+    WINDOW_S,
+    Analysis,
+    Change,
+    Look,
+    Moment,
+    headline,
+    sentence,
+)
 from dynotune.watch.follower import Follower, Rank
+from dynotune.watch.recent import recent
 from dynotune.watch.signals import kill, stacks
 
 EVERY_S, UNSTEPPED_S, GRACE_S = 1.0, 60.0, 10.0
@@ -37,13 +48,19 @@ class RunWatcher:
     Args:
         started: whether this process started the run.
         fail_on: from the id of an alert to the seconds that it may last.
+        lives: as for `Follower`.
     """
 
     def __init__(
-        self, folder: Path, *, started: bool = False, fail_on: Mapping[str, float] | None = None
+        self,
+        folder: Path,
+        *,
+        started: bool = False,
+        fail_on: Mapping[str, float] | None = None,
+        lives: Callable[[int], bool] | None = None,
     ) -> None:
         self.started = started
-        self.follower, self.analysis = Follower(folder), Analysis()
+        self.follower, self.analysis = Follower(folder, lives), Analysis()
         self.show: list[Callable[[View], None]] = []
         self.view: View | None = None
         self.failed: Alert | None = None
@@ -123,7 +140,7 @@ class RunWatcher:
         if follower.is_over:
             alerts, change = [], None
         if change is not None and not any(mark.at_s == change.first.at_s for mark in follower.marks):
-            text = f"from {change.before.cause}-bound to {moment.cause}-bound"
+            text = f"{HEADLINES[moment.cause]}; before: {HEADLINES[change.before.cause]}"
             follower.marks.append(
                 Mark(at_s=change.first.at_s, step=change.step, kind="bottleneck", text=text)
             )
@@ -136,19 +153,26 @@ class RunWatcher:
             at_s=now,
             clock_s=time.time() - (time.perf_counter() - now),
             state="ended" if follower.is_over else "running" if steps else "starting",
+            headline="" if follower.is_over else headline(look, moment),
             verdict=self._verdict(look, moment, alerts, change),
+            begun_s=follower.begun_s,
             cause="" if follower.is_over else moment.cause,
             since_step=change and change.step,
             exit_code=follower.exit_code,
             num_steps=step,
+            steps_per_s=_steps_per_s(look),
+            epoch=first.epoch if (first := next(iter(follower.ranks.values()), None)) else None,
             steps_s=steps,
             samples_per_s=sum(rates) if rates else None,
             gpus=follower.gpus,
             processes=rows[:MOST_PROCESSES],
             num_processes=len(rows),
             cores=moment.cores,
+            others=moment.others,
             num_cpus=self._num_cpus,
             memory_bytes=sum(row.rss_bytes for row in rows),
+            memory_left_bytes=look.room_bytes,
+            recent=recent(follower.store, now),
             marks=list(follower.marks),
             alerts=alerts,
             notes=[*follower.notes, *self._ended],
@@ -201,6 +225,15 @@ class RunWatcher:
             ]
         workers = [row for row in self.follower.processes.rows if row.is_worker]
         return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]
+
+
+def _steps_per_s(look: Look) -> float | None:
+    """Return the first rank's steps a second of the last ten seconds, without pauses between looks."""
+    if not look.ranks:
+        return None
+    rank = look.ranks[0]
+    step = look.lately("step", rank, max(WINDOW_S, look.window_s(rank)))
+    return step.num / step.total if step.total else None
 
 
 def _steps(look: Look, rank: Rank) -> StepTimes:

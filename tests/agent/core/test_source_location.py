@@ -49,3 +49,13 @@ def test_a_listing_that_cannot_be_read_makes_nobodys_code_a_packages(folder):
     (folder / "other-1.0.dist-info").mkdir()
     (folder / "other-1.0.dist-info" / "RECORD").write_bytes(b"\xff\xfe,")
     assert whose("train_of_mine") == source_location.WHOSE_USER
+
+
+def test_generated_constructor_belongs_to_its_module_when_its_file_has_no_name():
+    code = compile("def made(): pass", "<string>", "exec")
+    made = {
+        "__name__": "transformers.training_args",
+        "__file__": "/env/site-packages/transformers/training_args.py",
+    }
+    exec(code, made)
+    assert source_location.whose(made["made"].__code__, made) == source_location.WHOSE_INSTALLED

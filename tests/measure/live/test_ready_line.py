@@ -65,3 +65,14 @@ def test_only_a_line_of_the_program_can_be_waited_for():
         ready_line.pattern("(")
     with pytest.raises(UsageError, match="matches an empty line"):
         ready_line.pattern("x*")
+
+
+@pytest.mark.parametrize("text", ["(a+)+$", r"(\w+\s?)+x", "(.*)+x", "(?:x+y)+?z", "([a-z]{2,})*!"])
+def test_a_pattern_is_refused_when_one_line_may_take_it_hours(text):
+    with pytest.raises(UsageError, match="repeats what repeats"):
+        ready_line.pattern(text)
+
+
+@pytest.mark.parametrize("text", [r"ready.*port \d+", r"(?:\d{1,3}\.){3}\d+", "(a|b)+c", r"loss=[0-9.]+ .*"])
+def test_a_pattern_is_taken_when_its_repeats_stand_beside_each_other(text):
+    assert ready_line.pattern(text).pattern == text

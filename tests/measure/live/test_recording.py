@@ -50,7 +50,7 @@ class Watcher:
 
     warn = say
 
-    def running(self, what):
+    def running(self, what, *, left_s=None):
         pass
 
 

@@ -428,3 +428,18 @@ def test_starts_are_refused_before_any_when_the_kept_record_is_of_another_comman
     with pytest.raises(UsageError, match="another command: another"):
         starting.time_starts(replace(request_, against=other), Watcher())
     assert len(starts.names) == num
+
+
+def test_starts_end_with_the_pilots_when_none_leaves_anything_in_a_cache(starts, request_):
+    starts._adds = lambda arm, name: False
+    startup = starting.time_starts(replace(request_, max_blocks=4), Watcher())
+    assert starts.names == ["pilot-cold", "pilot-warm-1"]
+    assert startup.finished and not startup.blocks and not startup.ratios
+    assert "Caches do not matter here." in " ".join(as_text(on_terminal(startup)).split())
+
+
+def test_starts_go_on_without_caches_when_they_are_judged_against_a_kept_record(starts, request_):
+    starts._adds = lambda arm, name: False
+    before = starting.time_starts(replace(request_, max_blocks=0), Watcher())
+    starting.time_starts(replace(request_, max_blocks=4, against=before), Watcher())
+    assert any(name.endswith("-off") for name in starts.names)

@@ -16,7 +16,7 @@ TEMPLATES = sorted(
 
 
 def test_templates_are_frames_of_pages_and_of_no_document():
-    assert TEMPLATES == ["live.html", "page.html"]
+    assert TEMPLATES == ["page.html"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -52,8 +52,10 @@ def has_cuda(torch: Any) -> bool:
 
 
 def autocast_inside_forward(torch: Any, module: Any) -> str | None:
-    """Return the number type of autocast around `forward` (by a decorator, or accelerate), or None; call
-    nothing."""
+    """Return the dtype of the autocast that a decorator or accelerate put around `forward`; None without one.
+
+    The functions around `forward` are read, and not called.
+    """
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):

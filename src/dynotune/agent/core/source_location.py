@@ -45,6 +45,8 @@ def whose(code: CodeType, module: dict[str, Any]) -> str:
     file = code.co_filename
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
+    if file == "<string>":  # generated, as the constructor of a data class: it belongs to its module
+        file = str(module.get("__file__") or file)
     if str(module.get("__name__")).partition(".")[0] == "torch":
         return WHOSE_TORCH
     if any(folder in file for folder in _INSTALLED):

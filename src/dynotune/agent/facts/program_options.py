@@ -105,8 +105,7 @@ class ProgramOptions:
             self._log("options", error)
 
     def _is_secret(self, row: Row) -> bool:
-        """Tell whether a spelling of the option is a secret's name, by what the record would redact beside
-        it."""
+        """Tell whether the record would redact the option's value because of one of the option's names."""
         return any(self._redact(text) != text for flag in row["flags"] for text in _with_probe(flag))
 
 

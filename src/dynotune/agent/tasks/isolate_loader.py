@@ -142,9 +142,8 @@ class IsolateLoader(Task):
             self._at_begin.add(key)
         else:
             self._sources[key] = _Source(batch, values(self.program.torch, batch), fields)
-            self._settled_at = self._first_step = (
-                None  # steps on repeated batches before this still had other input
-            )
+            # Count again: until now, the repeated steps had another batch of this loader.
+            self._settled_at = self._first_step = None
         return batch
 
     def _ready(self) -> None:

@@ -112,8 +112,8 @@ class StartupSpans:
         """Note that an outermost module is about to be called for the first time."""
         self._event({"event": "root", "at_s": perf_counter()})
 
-    def forked(self) -> None:
-        """Stop in a forked child, whose start is not the program's."""
+    def end(self) -> None:
+        """Record no further spans."""
         self._room = 0
 
     # Spans

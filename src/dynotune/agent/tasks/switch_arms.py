@@ -127,7 +127,7 @@ class SwitchArms(Task):
             self._results = {arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if wanted}
         same = any(not arm.num_queued for arm in self._arms)
         if same and program.num_queued and program.loaders is not None and not self._has_ranks:
-            router_of(program)  # it knows how many batches are ready
+            router_of(program)  # from now on, the router knows how many batches are ready
         if any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynotune.launch.process import multirun
+from dynotune.launch.process import multirun, script
 from dynotune.launch.process.run_folder import new_run_folder
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from dynotune.schema.setting import Setting
 
 
-def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
+def check_run(run: RunSpec, candidate: Iterable[Setting] = (), *, looks_for_script: bool = False) -> None:
     """Refuse a run that cannot start, before dynotune waits for another dynotune or measures anything.
 
     If a setting changes PATH, or the command lies in the run folder, only the run can show whether the
     command exists.
 
-    `candidate`: settings of the candidate in addition to the run's settings.
+    Args:
+        candidate: settings of the candidate in addition to the run's settings.
+        looks_for_script: whether the script that the command gives to Python must be there. Another revision
+            may have another.
 
     Raises:
-        UsageError: the command is not found, or is a multirun of Hydra.
+        UsageError: the command or its script is not found, is a notebook, or is a multirun of Hydra.
         CannotRunHere: the folder for records cannot be made.
     """
     multirun.refuse_multirun(run.command, run.cwd)
@@ -41,6 +44,8 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     if not was_there:
         with contextlib.suppress(OSError):
             run.base.rmdir()
+    if looks_for_script and all(setting.knob != "git.ref" for setting in (*run.settings, *candidate)):
+        script.refuse_missing(run.command, run.cwd)
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
@@ -90,10 +95,8 @@ def _check(path: Path, name: str) -> str:
 def _how_to_start(name: str, path: Path) -> str:
     if path.suffix == ".py":
         return f"Start it with Python: python {name}"
-    if path.suffix == ".ipynb":
-        return (
-            f"A notebook is not a program: jupyter nbconvert --to script {name}, and start that with Python."
-        )
+    if path.suffix == script.NOTEBOOK:
+        return script.how_to_start_a_notebook(name)
     return f"Write it as {name}, and make it executable: chmod +x {name}"
 
 

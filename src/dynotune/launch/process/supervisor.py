@@ -51,7 +51,7 @@ def main(control_descriptor: int) -> None:
         if supervisor.start():
             supervisor.serve()
         if order["view"]:
-            # dynotune reads the copies before they are removed, or is gone.
+            # Keep the copies until dynotune has read them, or has ended.
             while messages.wait_for_one() is not None:
                 pass
             overlay.remove(order["view"]["scratch"])

@@ -13,10 +13,10 @@ from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, 
 from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.launch.records.streams import observed_serving
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
-from dynotune.schema.events import CycleFound, Moments, OptionsParsed, StateRead
+from dynotune.schema.events import CycleFound, Moments, OptionsParsed, StateRead, TrainerMade
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model
-from dynotune.schema.observation import InspectedState, ProcessState
+from dynotune.schema.observation import InspectedState, MadeTrainer, ProcessState
 from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import Process, TimedWindow
 from dynotune.schema.timing import PeriodicWork, SlowStep, Timing, Why
@@ -72,6 +72,7 @@ def state_of_process(
         environment_changes=process.environment_changes,
         failed=state.failed,
         periodic=periodic,
+        trainers=[MadeTrainer(event.name, event.place) for event in record.all(TrainerMade)],
         options=next(filter(None, map(_options, [record, *others])), []),
         serving=observed_serving(record),
         **parts,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 import msgspec
 
 from dynotune.launch.records import VALIDATION, Record
 from dynotune.schema.account import Activity
+from dynotune.schema.data_file import table
 from dynotune.schema.errors import RecordError
 from dynotune.schema.events import StacksSampled, StartSpan
 
@@ -31,6 +30,12 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     whole: bool = False
     leaf: bool = False
     within: Literal["", "compile"] = ""
+
+
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file stacks.toml, whose head explains the fields."""
+
+    rule: list[_Rule]
 
 
 _MAKES_DATA = _Rule(activity="data_set", pattern="", whole=True)
@@ -155,9 +160,8 @@ class Samples:
 
 @cache
 def _rules() -> list[tuple[re.Pattern[str], _Rule]]:
-    table = tomllib.loads(files(__package__).joinpath("stacks.toml").read_text("utf-8"))
-    rules = msgspec.convert(table["rule"], list[_Rule])
-    return [(re.compile(rule.pattern), rule) for rule in rules]
+    rules = table(__package__, "stacks.toml", _Rules)
+    return [(re.compile(rule.pattern), rule) for rule in rules.rule]
 
 
 @cache

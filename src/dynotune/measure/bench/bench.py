@@ -134,7 +134,7 @@ class Bench:
         return window
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
-        self.watcher.running(f"a first run of the {arm}, until its steps are steady")
+        self.watcher.running(f"a first run of the {arm}, until its steps are steady", left_s=self.left_s())
         outcome = self._launch(arm, name, time_limit.limit_s(self.request.run, None), window=None)
         self._first_steps[arm] = readiness.FirstStep(outcome)
         equal_arms.refuse_had(self.request, arm, outcome)
@@ -237,7 +237,7 @@ class Bench:
         return math.inf if left_s is None else left_s // (2 * self.window().run_s)
 
     def see(self, judgement: SequentialResult) -> None:
-        self._so_far = words.so_far(judgement.speedup, judgement.ci, self.left_s())
+        self._so_far = words.so_far(judgement.speedup, judgement.ci)
 
     def tell(self, pair: Pair | Voided) -> None:
         done = self._comparison
@@ -264,7 +264,11 @@ class Bench:
         for arm in ARMS if order == ARMS[0] else ARMS[::-1]:
             with self.journal.lock:
                 self.watcher.running_arm(
-                    arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=self._so_far
+                    arm,
+                    pair=number,
+                    max_pairs=self._comparison.max_pairs,
+                    so_far=self._so_far,
+                    left_s=self._pairs_left_s(number, len(values)),
                 )
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self.request.run.objective, self._comparison.unit)
@@ -272,6 +276,14 @@ class Bench:
         pair = Pair(order, values["baseline"], values["candidate"], *ids, lane.number)
         reasons = objective.void_reasons(self.request.run.objective, runs)
         return Voided(number, "; ".join(reasons), pair) if reasons else pair
+
+    def _pairs_left_s(self, number: int, num_done: int) -> float:
+        """Return the seconds that pairs from `number` on take at most; `num_done` of their runs are made."""
+        num_runs = 2 * max(1, self._comparison.max_pairs - number + 1) - num_done
+        # Lanes run pairs beside each other.
+        pairs_s = num_runs * self.window().run_s / max(1, len(self._lanes))
+        left_s = self.left_s()
+        return pairs_s if left_s is None else min(pairs_s, left_s)
 
     def summarise(self, **answer: object) -> None:
         """Add to the comparison what its runs showed beside their values, and the fields of `answer`."""

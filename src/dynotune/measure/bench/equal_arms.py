@@ -25,7 +25,8 @@ def refuse_equal(run: RunSpec, candidate: list[Setting]) -> None:
     if _started(run, candidate) == _started(run, run.settings):
         raise UsageError(
             "Both arms are the same.",
-            hint="Name a setting that differs: dynotune compare loader.num_workers=4 -- python train.py",
+            hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
+            "Any environment variable is a knob too: env.NAME=value.",
         )
 
 

@@ -6,6 +6,7 @@ the same process.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -69,14 +70,17 @@ def compare_within(
     arm, most = arm_of(_switched(request)), request.max_pairs
     plan = TurnsPlan(num_blocks=most, fewest_blocks=1, stretch_s=STRETCH_S, again=True)
     turns = live.turns([arm], request.budget_s or request.run.timeout_s or LIMIT_S, plan)
-    num = 0
+    num, began_s = 0, time.monotonic()
     for blocks, judgement in until_verdict(turns, arm, lambda blocks: journal.document, precision=PRECISION):
         pairs = pairs_of(blocks)
         if len(pairs) > num:
             num = _told(pairs, num, unit_of(blocks), most, watcher)
             journal.update(pairs=pairs, unit=unit_of(blocks))
         known = words.so_far(judgement.speedup, judgement.ci)
-        watcher.running(f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else ""))
+        took_s = time.monotonic() - began_s
+        left_s = took_s / len(pairs) * (most - len(pairs)) if pairs else None
+        text = f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else "")
+        watcher.running(text, left_s=left_s)
     found = turns.found()
     if found.codes.get(arm.key) is Reason.HAS_ALREADY:
         reason = equal_arms.reason(list(arm.settings))

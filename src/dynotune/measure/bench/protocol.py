@@ -77,6 +77,7 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
     )
     origin.mark(folder, comparison)
     document.write(folder / FILE, comparison)
+    watcher.begun(folder)
     return _sit(request, folder, watcher, live)
 
 
@@ -113,6 +114,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     )
     objective.refuse_impossible(request.run)
     refuse_another_machine("comparison", comparison.facts, facts_of(request.run))
+    watcher.begun(folder)
     return _sit(request, folder, watcher)
 
 

@@ -107,7 +107,8 @@ class _Program:
         unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
         found |= {name: replace(found[name], reasons=[reason]) for name, reason in unfit.items()}
         fit = [name for name in asked if name not in unfit]
-        self._watcher.running("results in all precisions at once, where there is room")
+        what = "results in all precisions at once, where there is room"
+        self._watcher.running(what, left_s=self._left_s)
         roundings = [allowed([asked[name]], self.own.first[0].precision).rounding for name in fit]
         self._runs.ahead(
             self.own, [(name, [asked[name]], {"metric": self._metric}) for name in fit], roundings
@@ -203,7 +204,8 @@ class _Program:
         return band([self.own.first, *self._seeded], [self._readings[name], *others])
 
     def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> Readings:
-        self._watcher.running(f"results in {name}" if settings else f"results {name}")
+        what = f"results in {name}" if settings else f"results {name}"
+        self._watcher.running(what, left_s=self._left_s)
         run = self._runs.run
         seeded = replace(run, seed=(run.seed or 0) + seed) if seed else run
         found = replace(self._runs, run=seeded).computed(name, settings, metric=self._metric)

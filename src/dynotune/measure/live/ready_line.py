@@ -4,11 +4,13 @@ import contextlib
 import re
 import time
 from pathlib import Path
+from re import _parser as parser  # type: ignore[attr-defined]
 
 from dynotune.launch.process import STDERR, STDOUT
 from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 
+_REPEATS = (parser.MAX_REPEAT, parser.MIN_REPEAT)
 POLL_S = 0.002
 """Longest delay (s) of detecting a line. Each check reads the ends of two files."""
 AT_EXIT_S = 0.05
@@ -20,11 +22,11 @@ CHUNK_BYTES = 1 << 20
 def pattern(text: str) -> re.Pattern[str]:
     """Return the compiled pattern of `--ready-pattern TEXT`.
 
-    Raises UsageError: the text is not a regular expression, or any line would match.
+    Raises UsageError: the text is not a regular expression, any line would match, or a line may take forever.
     """
     try:
         wanted = re.compile(text)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(
             f"--ready-pattern {text} is no regular expression: {error}.",
             hint="For example --ready-pattern 'Server started'.",
@@ -33,7 +35,23 @@ def pattern(text: str) -> re.Pattern[str]:
         raise UsageError(
             f"--ready-pattern {text!r} matches an empty line.", hint="Write more of the line to wait for."
         )
+    if _repeats_repeats(parser.parse(text)):
+        raise UsageError(
+            f"--ready-pattern {text!r} repeats what repeats, so one line may take it hours.",
+            hint="Write a part of the line that occurs once: 'Server started', not '(\\w+ ?)+started'.",
+        )
     return wanted
+
+
+def _repeats_repeats(parts: object, *, inside: bool = False) -> bool:
+    """Tell whether a repeat without limit stands inside another: a match tries all ways to share the text."""
+    if isinstance(parts, tuple) and len(parts) == 2 and parts[0] in _REPEATS and isinstance(parts[1], tuple):
+        _, most, body = parts[1]
+        endless = most == parser.MAXREPEAT
+        return (inside and endless) or _repeats_repeats(body, inside=inside or endless)
+    if isinstance(parts, tuple | list | parser.SubPattern):
+        return any(_repeats_repeats(part, inside=inside) for part in parts)
+    return False
 
 
 class ReadyOn:

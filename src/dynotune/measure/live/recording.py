@@ -20,7 +20,9 @@ from dynotune.schema.events import TraceRecorded
 from dynotune.schema.reasons import Reason
 from dynotune.schema.run import Process, RecordedTrace, Run
 
-# Below this factor, recording costs less than the steps differ among themselves.
+USUAL_S = 20.0
+"""Seconds that most commands take to steady steps and a recording: what the bar of progress counts on."""
+# If recording makes steps longer by a smaller fraction, that is within the differences between steps.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
 
@@ -78,7 +80,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         machine_lock(request.run, watcher),
         TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner,
     ):
-        watcher.running("the command, until its steps are steady")
+        watcher.running("the command, until its steps are steady", left_s=USUAL_S)
         recorder = Recorder(runner)
         found = recorder.record(request)
         runner.end()

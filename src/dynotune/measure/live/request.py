@@ -1,5 +1,6 @@
 """Define the requests for a comparison, for timed starts and for a recording."""
 
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -96,9 +97,13 @@ class Watcher(Protocol):
 
     def warn(self, text: str) -> None: ...
 
-    def running(self, what: str) -> None: ...
+    def begun(self, folder: Path) -> None: ...
 
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None: ...
+    def running(self, what: str, *, left_s: float | None = None) -> None: ...
+
+    def running_arm(
+        self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "", left_s: float | None = None
+    ) -> None: ...
 
     def finished(
         self,

@@ -181,7 +181,8 @@ class _StartBench:
         try:
             if self._request.max_blocks:
                 self._pilots()
-                self._blocks()
+                if self._startup.max_blocks:
+                    self._blocks()
             else:
                 self._once()
         except CommandFailed as error:
@@ -212,7 +213,7 @@ class _StartBench:
 
     def _pilots(self) -> None:
         """Run the pilots: a cold start fills the caches; warm starts until no file is added; one without
-        caches."""
+        caches. If nothing is left in any cache, the first two are the answer."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
@@ -222,6 +223,17 @@ class _StartBench:
             warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request.run))
             if not any(growth.num_files for growth in warm.added):
                 break
+        if self._is_nothing_cached(cold, warm):
+            self._watcher.say(
+                "The starts left nothing in any cache, so further starts would show no difference."
+            )
+            self._journal.update(
+                pilots=[cold, warm],
+                max_blocks=0,
+                step=summary.step(outcome) if outcome.records else "",
+                warnings=[*self._startup.warnings, *cautions.sandbox_warnings(outcome)],
+            )
+            return
         pilots = [cold, warm, self._pilot("off", "pilot-off", limit, self._enough["cold"])[0]]
         if self._startup.block_s is not None:
             return  # On resuming, the recorded plan stays in force.
@@ -239,6 +251,11 @@ class _StartBench:
             "when it is "
             "clear."
         )
+
+    def _is_nothing_cached(self, cold: Start, warm: Start) -> bool:
+        """Tell whether caches cannot matter; blocks go on all the same if a kept record judges them."""
+        is_begun = self._startup.block_s is not None
+        return self._request.against is None and not is_begun and not (cold.added or warm.added)
 
     def _pilot(self, arm: CacheState, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
         self._watcher.running(f"a first start, caches {arm}")
@@ -313,9 +330,16 @@ class _StartBench:
         """Start the command once with each state of the caches, in this order."""
         number = self._journal.num(StartBlock) + self._journal.num(VoidBlock) + 1
         limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
-        starts, outcomes = [], []
+        starts = list[Start]()
+        outcomes = []
         for arm in order:
-            self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
+            most = self._startup.max_blocks
+            blocks = max(1, most - number + 1) - len(starts) / len(CACHE_STATES)
+            left_s, budget_s = blocks * (self._startup.block_s or math.inf), self._left_s()
+            self._watcher.running(
+                f"block {number} of at most {most}: caches {arm}",
+                left_s=left_s if budget_s is None else min(left_s, budget_s),
+            )
             outcome, start = self._start(arm, f"{number:03d}-{arm}", limit, self._enough[arm])
             starts.append(start)
             outcomes.append(outcome.without_steps)

@@ -66,7 +66,8 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
         # All programs leave precompiled headers, so they say nothing about this one.
         empty = not any(files for name, files in before.items() if name != "headers")
         for number in range(1, request.max_runs + 1):
-            watcher.running(f"the command, run {number}")
+            left_s = runs[-1].wall_s * (request.max_runs - number + 1) if runs else None
+            watcher.running(f"the command, run {number}", left_s=left_s)
             outcome, first_s = _run(request, found, fresh_folder(folder / f"run-{number}"), number)
             after = contents.snapshot(found)
             run = WarmRun(

@@ -90,7 +90,7 @@ def _found(call: cst.Call, name: str, position: int | None) -> cst.Arg | None:
 def is_passed_as(
     file: SourceFile, call: cst.Call, name: str, position: int | None, other: SourceFile, node: cst.CSTNode
 ) -> bool:
-    """Tell whether `node` in the file `other` is passed as this argument of what `call` calls."""
+    """Tell whether the call `call` passes `node`, in the file `other`, as this argument."""
     arg = next(other.above(node))
     outer = next(other.above(arg))
     if not isinstance(arg, cst.Arg) or not isinstance(outer, cst.Call) or arg.star:

@@ -393,7 +393,7 @@ def _differs_by(edits: Sequence[Edit], tree: Any, edited: Any) -> bool:
 
 
 def _is_value(node: Any, value: str) -> bool:
-    """Tell whether a node is read as `value`, a text of YAML."""
+    """Tell whether a node of the file has the value that the YAML text `value` stands for."""
     import yaml
 
     wanted: Any = yaml.compose(value, yaml.SafeLoader)

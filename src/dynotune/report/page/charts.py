@@ -6,12 +6,13 @@ the page's style, so that it suits both schemes.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from dynotune.report.blocks import Bar, Bars, Forest, Interval, Tone
+from dynotune.report.blocks import Bar, Bars, Forest, Interval, Plot, Tile, Tiles, Tone
 from dynotune.report.page.elements import element, join, percent
 from dynotune.report.parts import Part
 from dynotune.text import words
@@ -23,6 +24,7 @@ NUM_TICKS = 5
 LARGEST = 100.0
 """No ratio is drawn beyond: it says only that something else went wrong."""
 LONGEST_NAME = 400
+SPARK_HEIGHT = 24
 _SHAPES = {
     "■": ("M-5-5h10v10h-10z", ""),
     "□": ("M-5-5h10v10h-10z", "open"),
@@ -42,6 +44,49 @@ def bars(block: Bars) -> Markup:
     ]
     kind = "bars alone" if len(block.rows) == 1 and not block.rows[0].name else "bars"
     return _figure(kind, block.label, join(*rows), join(*legend))
+
+
+def tiles(block: Tiles) -> Markup:
+    """Draw tiles: a name, a figure with its last minute or its share, and a detail each."""
+    return element("dl", *map(_tile, block.tiles), class_="tiles")
+
+
+def _tile(tile: Tile) -> Markup:
+    detail = [element("dd", tile.detail, class_="detail")] if tile.detail else []
+    parts = [element("dt", tile.name), element("dd", tile.figure, class_="figure"), *detail]
+    if tile.share is not None:
+        parts.append(element("dd", _svg(*_meter(tile.share), class_="meter"), class_="picture"))
+    elif sum(value is not None for value in tile.curve) > 1:
+        parts.append(element("dd", _sparkline(tile.curve), class_="picture"))
+    return element("div", *parts, class_=f"tile {tile.tone}".strip())
+
+
+def _meter(share: float) -> list[Markup]:
+    whole = element("rect", width="100%", height="100%", class_="track")
+    return [whole, element("rect", width=percent(min(1.0, max(0.0, share))), height="100%", class_="done")]
+
+
+def _sparkline(curve: Sequence[float | None]) -> Markup:
+    """Draw values from 0 up as lines; a line ends where values are unknown."""
+    top = 1.1 * max((value for value in curve if value is not None), default=0.0) or 1.0
+    runs: list[list[str]] = [[]]
+    for at, value in enumerate(curve):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{at},{SPARK_HEIGHT * (1 - max(0.0, value) / top):.1f}")
+    lines = [element("polyline", points=" ".join(run)) for run in runs if len(run) > 1]
+    box = f"0 0 {max(1, len(curve) - 1)} {SPARK_HEIGHT}"
+    return element("svg", *lines, class_="spark", viewBox=box, preserveAspectRatio="none", aria_hidden="true")
+
+
+def plot(block: Plot) -> Markup:
+    """Leave room for a plot. The script of a live page draws it, by what stands here."""
+    curves = [[curve.values, 2 if curve.is_most else 1, curve.name] for curve in block.curves]
+    told = {"curves": curves, "unit": block.unit, "scale": block.scale, "most": block.most}
+    drawing = element("div", role="img", aria_label=f"{block.title}, over time")
+    figure = element("figure", drawing, element("figcaption"), class_="plot", data_plot=json.dumps(told))
+    return element("div", element("h3", block.title), figure, class_="plotted")
 
 
 def swatch(part: Part) -> Markup:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dynotune.report.blocks import (
+    Answer,
     Bar,
     Bars,
     Cell,
@@ -30,10 +31,12 @@ from dynotune.report.blocks import (
     On,
     Phrase,
     Piece,
+    Plot,
     Report,
     Section,
     Span,
     Table,
+    Tiles,
 )
 from dynotune.report.documents import layout_of
 from dynotune.report.page import charts
@@ -47,6 +50,7 @@ from dynotune.text import words
 
 LONGEST_LINE, MOST_LINES = 20_000, 4_000
 NOTHING = "–"
+SELF = "'self'"
 
 
 def page(document: Any, *, recipe: str = "") -> str:
@@ -58,23 +62,31 @@ def page(document: Any, *, recipe: str = "") -> str:
     Args:
         recipe: text of a study's `recipe.toml`; "" if there is none.
     """
-    report = layout_of(without_secrets(document), recipe=recipe)
-    sections = [block for block in report.sections if isinstance(block, Section) and On.PAGE in block.on]
-    sections = [section for section in sections if _on_page(section.blocks)]
-    return _shell(
-        "page.html",
-        ["page.js"],
-        title=f"dynotune: {words.plain(' '.join(report.command) or report.kicker, longest=80)}",
-        nav=[(_anchor(one.title), text(one.title)) for one in sections if one.in_nav],
-        header=_header(report),
-        story=join(*map(_section, sections)),
-        footer=text(report.footer),
-    )
+    return _shell(layout_of(without_secrets(document), recipe=recipe), ["page.js"])
 
 
-def live() -> str:
-    """Write the page of `dynotune watch`, which asks its own server for data and nobody else."""
-    return _shell("live.html", ["uplot.min.js", "live.js"])
+class LiveParts(NamedTuple):
+    """What changes on a live page, as HTML: its header, its list of contents, and its sections."""
+
+    header: str
+    nav: str
+    story: str
+
+
+def live(report: Report) -> str:
+    """Write a page that asks its own server, and nobody else, for its parts and for values to plot."""
+    return _shell(report, ["uplot.min.js", "live.js", "page.js"], "live.css")
+
+
+def waiting() -> str:
+    """Write the live page of something that has no state yet."""
+    line = "Waiting for the first state."
+    return live(Report(kicker="dynotune", answer=Answer(large="Starting", sentence=line, line=line)))
+
+
+def live_parts(report: Report) -> LiveParts:
+    """Write what changes on a live page. Texts are escaped as on any page."""
+    return LiveParts(*map(str, (_header(report), _nav(report), _story(report))))
 
 
 def write(
@@ -99,7 +111,7 @@ def write(
         atomic.write(path, made.encode(), own_name=own_name)
 
 
-def _shell(template: str, scripts: Sequence[str], **values: Any) -> str:
+def _shell(report: Report, scripts: Sequence[str], *styles: str) -> str:
     """Fill the frame of a page: its style, its scripts, and the policy that lets them run."""
     environment = Environment(
         loader=PackageLoader("dynotune.report.page", "templates"),
@@ -109,18 +121,30 @@ def _shell(template: str, scripts: Sequence[str], **values: Any) -> str:
         lstrip_blocks=True,
     )
     texts = list(map(_part, scripts))
-    return environment.get_template(template).render(
-        style=Markup(_part("style.css")), scripts=map(Markup, texts), policy=_policy(texts), **values
+    return environment.get_template("page.html").render(
+        title=f"dynotune: {words.plain(' '.join(report.command) or report.kicker, longest=80)}",
+        style=Markup("").join(Markup(_part(name)) for name in ("style.css", *styles)),
+        scripts=map(Markup, texts),
+        policy=_policy(texts, asks="live.js" in scripts),
+        is_live="live.js" in scripts,
+        nav=_nav(report),
+        header=_header(report),
+        story=_story(report),
+        footer=text(report.footer),
     )
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a content security policy that loads nothing and runs only these scripts."""
+def _policy(scripts: Sequence[str], *, asks: bool) -> str:
+    """Return a content security policy that runs only these scripts and loads nothing.
+
+    Args:
+        asks: whether the page asks its own server.
+    """
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'{'; connect-src ' if asks else ''}{SELF if asks else ''}"
     )
 
 
@@ -144,13 +168,31 @@ def _header(report: Report) -> Markup:
     parts += _lines((line for line in report.use if On.PAGE in line.on), copied=True)
     if report.recipe is not None:
         parts.append(_listing(report.recipe))
-    rows = [row for fields in report.head if On.PAGE in fields.on for row in fields.rows]
+    head = _on_page(report.head)
+    parts += [charts.tiles(block) for block in head if isinstance(block, Tiles)]
+    rows = [row for block in head if isinstance(block, Fields) for row in block.rows]
     figures = [element("div", element("dt", name), element("dd", _cell(said))) for name, said in rows]
     if figures:
         parts.append(element("dl", *figures, class_="stats"))
     if report.command:
         parts += _lines([CommandLine("The command", report.command)])
     return join(*parts)
+
+
+def _sections(report: Report) -> list[Section]:
+    sections = [block for block in _on_page(report.sections) if isinstance(block, Section)]
+    return [section for section in sections if _on_page(section.blocks)]
+
+
+def _nav(report: Report) -> Markup:
+    entries = [("answer", "Answer")]
+    entries += [(_anchor(one.title), one.title) for one in _sections(report) if one.in_nav]
+    links = (element("li", element("a", title, href=f"#{anchor}")) for anchor, title in entries)
+    return element("ul", *links)
+
+
+def _story(report: Report) -> Markup:
+    return join(*map(_section, _sections(report)))
 
 
 def _section(section: Section) -> Markup:
@@ -208,6 +250,10 @@ def _block(block: Piece) -> Markup:
             return _table(block.without_empty())
         case Bars():
             return charts.bars(block)
+        case Tiles():
+            return charts.tiles(block)
+        case Plot():
+            return charts.plot(block)
         case Forest():
             return charts.forest(block)
         case Findings():

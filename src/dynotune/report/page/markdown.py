@@ -29,6 +29,7 @@ from dynotune.report.blocks import (
     Section,
     Span,
     Table,
+    Tiles,
 )
 from dynotune.report.documents import layout_of
 from dynotune.schema.document import without_secrets
@@ -55,7 +56,8 @@ def _answer(report: Report) -> list[str]:
     parts = [f"# {_text(report.kicker)}"]
     parts += [f"**{_phrase(answer.sentence)}**"] if answer.sentence else []
     parts.append(f"**{_text(answer.large)}**{', ' + rest if rest else ''}")
-    rows = [row for fields in report.head if On.PAGE in fields.on for row in fields.rows]
+    head = [block for block in report.head if On.PAGE in block.on]
+    rows = [row for block in head if isinstance(block, Fields) for row in block.rows]
     parts.append("\n".join(f"- {_text(name)}: {_cell(said)}" for name, said in rows))
     if report.settings:
         parts += ["Settings:", "\n".join(f"- {_code(setting)}" for setting in report.settings)]
@@ -89,6 +91,13 @@ def _block(block: Piece) -> list[str]:
         case Bars():
             return [
                 "\n".join(f"- {_text(row.name)}: {_text(row.figure)}" for row in block.rows if row.figure)
+            ]
+        case Tiles():
+            return [
+                "\n".join(
+                    f"- {_text(tile.name)}: {_text(', '.join(filter(None, [tile.figure, tile.detail])))}"
+                    for tile in block.tiles
+                )
             ]
         case Findings():
             items = block.items[: block.most]

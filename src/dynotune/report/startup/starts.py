@@ -117,8 +117,12 @@ def _answer(startup: Startup) -> Answer:
     saves = ""
     if cold is not None and cold.verdict == "faster" and cold.saved_s is not None:
         saves = f" A cold start takes {words.duration(cold.saved_s)} more."
-    elif cold is not None and cold.verdict == "same":
+    elif (cold is not None and cold.verdict == "same") or (
+        cold is None and not any(start.added for start in startup.pilots)
+    ):
         saves = " Caches do not matter here."
+    if startup.findings:
+        saves += f" {startup.findings[0].claim}"
     return Answer(
         large=words.duration(whole_s),
         rest="from the launch with warm caches",

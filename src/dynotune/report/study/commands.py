@@ -54,7 +54,7 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
                 _compare(study, study.recipe, []),
             ),
         ]
-        # A step that became shorter asks for another window.
+        # With the settings, steps are shorter, so the window needs another number of them.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("tune", "Go on from the recipe", words.shell(_tune(anew, recipe))))
     if study.wants_time:

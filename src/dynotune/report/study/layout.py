@@ -144,10 +144,10 @@ def _in_blocks(comparison: Comparison) -> str:
     window."""
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
+    found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))
     return (
-        f"{words.settings(comparison.candidate_settings)}: {words.speedup(comparison)} "
-        f"({words.interval(comparison.ci)}, {comparison.num_pairs} blocks); a step of the baseline against "
-        f"the plain window: {baseline}"
+        f"{words.settings(comparison.candidate_settings)}: {found}, {comparison.num_pairs} blocks; a step of "
+        f"the baseline against the plain window: {baseline}"
     )
 
 
@@ -323,7 +323,7 @@ def _worth(study: Study) -> list[Piece]:
         look: tuple[str, Tone] = ("●", "good") if kept else ("□", "dim")
         intervals.append(Interval("", row.candidate.id, row.worth.speedup, ci, *look, figures))
     legend: list[tuple[str, Tone, str]] = [("●", "good", "kept"), ("□", "dim", "dropped")]
-    forest = Forest("What each setting is worth within the whole", intervals, study.margin, legend=legend)
+    forest = Forest("What each setting adds to the others", intervals, study.margin, legend=legend)
     said = (
         "The best arm with and without one setting, in random order. A setting that does not earn its place "
         "is dropped before the rest is confirmed."

@@ -35,6 +35,7 @@ from dynotune.schema.events.process import (
     SettingPutBack,
     SettingsReadBack,
     TorchImported,
+    TrainerMade,
 )
 from dynotune.schema.events.start import (
     CompilerCounted,
@@ -58,6 +59,7 @@ from dynotune.schema.events.tasks import (
     PageCacheDrop,
     ResultsRead,
     ShapesCounted,
+    StepsAligned,
     TraceRecorded,
     Window,
 )
@@ -72,6 +74,7 @@ TaskResult = (
     | HistoryRecorded
     | ShapesCounted
     | ObjectsCounted
+    | StepsAligned
     | GivenUp
 )
 """What a process reports about a task."""
@@ -106,6 +109,7 @@ Event = (
     | StartSpan
     | StateRead
     | TorchImported
+    | TrainerMade
 )
 """Any event of a record."""
 
@@ -170,10 +174,12 @@ __all__ = [
     "StartCovered",
     "StartSpan",
     "StateRead",
+    "StepsAligned",
     "Stretch",
     "TaskResult",
     "TorchImported",
     "TraceRecorded",
+    "TrainerMade",
     "Window",
     "kind_of",
     "unit_s",

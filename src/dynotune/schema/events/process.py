@@ -96,6 +96,13 @@ class OptionsParsed(_Event, frozen=True, kw_only=True, tag="options"):
     options: list[ProgramOption] = []
 
 
+class TrainerMade(_Event, frozen=True, kw_only=True, tag="trainer"):
+    """The program made a trainer of a library. `place`: the user's line, as `file:line`."""
+
+    name: str
+    place: str = ""
+
+
 class MemoryPeaks(_Event, frozen=True, kw_only=True, tag="memory"):
     """Peaks of memory so far, in bytes.
 

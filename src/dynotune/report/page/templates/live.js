@@ -1,34 +1,38 @@
 "use strict";
-// Each plot: its title, its lines by the server's series (name, column of the row, what it is called), and its axis.
-const MEAN = 1, MOST = 2, MOST_ROWS = 1800, MOST_MARKS = 5, LATE_S = 5;
-const GIB = 2 ** -30;
-const PLOTS = [
-  ["Step time", [["step", MEAN, "mean"], ["step", MOST, "longest"]], { unit: "ms", scale: 1000 }],
-  ["Wait for input in a step", [["wait", MEAN, "wait"]], { unit: "ms", scale: 1000 }],
-  ["GPU at work", [["gpu.kernel_running_percent", MEAN, "kernels run"],
-    ["gpu.sm_active_percent", MEAN, "SM active"], ["gpu.tensor_active_percent", MEAN, "tensor active"]],
-  { unit: "%", range: [0, 100] }],
-  ["GPU memory in use", [["gpu.memory_used_bytes", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
-  ["Power", [["gpu.power_w", MEAN, "power"]], { unit: "W" }],
-  ["Cores kept busy", [["cores", MEAN, "this run"], ["others", MEAN, "other programs"]], {}],
-  ["Memory of the run's processes", [["rss", MEAN, "memory"]], { unit: "GiB", scale: GIB }],
-];
+// Asks the server for the page's parts and for values, brings the page's elements up to date, and draws plots. Texts were
+// escaped by the server, and the policy of the page runs no script of theirs.
+const MEAN = 1, MOST_ROWS = 1800, LATE_S = 5;
 const series = {};
 const root = document.documentElement;
-let view = {};
-const $ = (id) => document.getElementById(id);
+let told = { at_s: 0, clock_s: 0, marks_s: [] };
 const css = (name) => getComputedStyle(root).getPropertyValue("--" + name).trim();
-const moment = (at) => new Date(1000 * (at - view.at_s + view.clock_s));
+const moment = (at) => at - told.at_s + told.clock_s;
 
-function made(kind, text, ...children) {
-  const element = document.createElement(kind);
-  element.textContent = text;
-  element.append(...children);
-  return element;
+// Elements that are of one kind stay, so that what is selected, opened or focused stays, too.
+function morph(old, made) {
+  for (const { name, value } of [...made.attributes]) {
+    if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  for (const { name } of [...old.attributes]) {
+    if (name !== "open" && name !== "style" && !made.hasAttribute(name)) old.removeAttribute(name);
+  }
+  if (old.hasAttribute("data-plot")) return;
+  const before = [...old.childNodes], after = [...made.childNodes];
+  after.forEach((node, at) => {
+    const known = before[at];
+    if (!known) old.append(node);
+    else if (known.nodeType !== node.nodeType || known.nodeName !== node.nodeName || known.id !== node.id) known.replaceWith(node);
+    else if (node.nodeType === Node.ELEMENT_NODE) morph(known, node);
+    else if (known.data !== node.data) known.data = node.data;
+  });
+  before.slice(after.length).forEach((node) => node.remove());
 }
 
-function say(id, text) {
-  if ($(id).textContent !== text) $(id).textContent = text;
+function show(element, html) {
+  if (html === null || html === undefined) return;
+  const made = element.cloneNode(false);
+  made.innerHTML = html;
+  morph(element, made);
 }
 
 function merge(more) {
@@ -41,11 +45,13 @@ function merge(more) {
   }
 }
 
-// One column of times, and one of values a line: uPlot joins lines whose times differ.
+// One column of times, and one of values a line: uPlot joins lines whose times differ. Several ranks have a line each,
+// and then the longest steps would be too many lines.
 function joined(plot) {
-  const lines = plot[1].flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
+  const isDrawn = ([name, column]) => column === MEAN || Object.keys(series[name] || {}).length < 2;
+  const lines = plot.curves.filter(isDrawn).flatMap(([name, column, called]) => Object.entries(series[name] || {}).map(([whose, rows]) => ({
     name: Object.keys(series[name]).length > 1 ? `${called} ${whose}` : called,
-    rows: [rows.map((row) => moment(row[0]) / 1000), rows.map((row) => row[column] * (plot[2].scale || 1))],
+    rows: [rows.map((row) => moment(row[0])), rows.map((row) => row[column] * plot.scale)],
   })));
   return { names: lines.map((line) => line.name), data: lines.length ? uPlot.join(lines.map((line) => line.rows)) : null };
 }
@@ -56,8 +62,8 @@ function marked(chart) {
   ctx.save();
   ctx.strokeStyle = css("bad");
   ctx.setLineDash([3, 4]);
-  for (const mark of view.marks.filter((one) => one.kind === "bottleneck")) {
-    const x = chart.valToPos(moment(mark.at_s) / 1000, "x", true);
+  for (const at of told.marks_s) {
+    const x = chart.valToPos(moment(at), "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
@@ -67,15 +73,17 @@ function marked(chart) {
   ctx.restore();
 }
 
+const time = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
+const colours = () => ["accent", "wary", "part-communication", "muted"].map(css);
+
 function options(plot, names, width) {
   const axis = { stroke: css("muted"), grid: { stroke: css("grid"), width: 1 }, ticks: { show: false } };
-  const colours = [css("accent"), css("muted"), css("wary"), css("part-communication")];
-  const line = (name, at) => ({ label: name, stroke: colours[at % colours.length], width: 1.5, points: { show: false }, spanGaps: true });
+  const line = (name, at) => ({ label: name, stroke: colours()[at % colours().length], width: 1.5, points: { show: false }, spanGaps: true });
   return {
-    width, height: 200, cursor: { y: false }, legend: { show: false }, hooks: { draw: [marked] },
+    width, height: 190, cursor: { y: false }, legend: { show: false }, hooks: { draw: [marked] },
     series: [{}, ...names.map(line)],
-    scales: { y: { range: (chart, low, high) => plot[2].range || [0, high > 0 ? 1.05 * high : 1] } },
-    axes: [axis, { ...axis, size: 64, values: (chart, ticks) => ticks.map((tick) => written(tick, plot[2].unit)) }],
+    scales: { y: { range: (chart, low, high) => [0, plot.most ?? (high > 0 ? 1.05 * high : 1)] } },
+    axes: [{ ...axis, size: 34, space: 90, values: (chart, ticks) => ticks.map(time) }, { ...axis, size: 70, values: (chart, ticks) => ticks.map((tick) => written(tick, plot.unit)) }],
   };
 }
 
@@ -85,73 +93,63 @@ function written(value, unit = "") {
   return `${number.toLocaleString("en")}${unit && ` ${unit}`}`;
 }
 
-function draw() {
-  for (const plot of PLOTS) {
-    const { names, data } = joined(plot);
-    if (!names.length) continue;
-    const figure = plot.figure ??= made("figure", "", made("div", ""), made("figcaption", ""));
-    figure.className = "plot";
-    if (!figure.isConnected) $("plots").append(made("section", "", made("h2", plot[0]), figure));
-    const look = [figure.clientWidth, css("ink"), ...names].join();
-    if (figure.look !== look) {
-      figure.look = look;
-      figure.chart?.destroy();
-      figure.chart = new uPlot(options(plot, names, figure.clientWidth), data, figure.firstChild);
-    } else figure.chart.setData(data);
-    const newest = names.map((name, at) => `${name} ${written(data[at + 1].findLast((value) => value != null), plot[2].unit)}`);
-    figure.dataset.lines = names.length;
-    figure.lastChild.textContent = `Now: ${newest.join(", ")}`;
-  }
+function made(kind, text, ...children) {
+  const element = document.createElement(kind);
+  element.append(...children, text);
+  return element;
 }
 
-function table([title, columns, rows]) {
-  const row = (kind, cells) => made("tr", "", ...cells.map((cell) => made(kind, cell)));
-  const body = made("table", "", made("caption", title), row("th", columns), ...rows.map((cells) => row("td", cells)));
-  body.querySelectorAll("th").forEach((head) => head.scope = "col");
-  const scroll = made("div", "", body);
-  Object.assign(scroll, { className: "scroll", tabIndex: 0, role: "region", ariaLabel: title });
-  return scroll;
+function key(colour) {
+  const element = made("span", "");
+  element.className = "key";
+  element.style.background = colour;
+  return element;
 }
 
-function show() {
-  say("command", view.command.join(" "));
-  say("verdict", view.verdict);
-  say("state", view.state === "ended" ? "The program has ended" : view.state);
-  say("clock", moment(view.at_s).toLocaleTimeString());
-  $("state").dataset.state = view.state;
-  const alerts = view.alerts.map((alert) => made("li", `${alert.id}: ${alert.text}`,
-    made("ul", "", ...alert.details.map((line) => made("li", line)))));
-  if (alerts.map((each) => each.textContent).join("") !== $("alerts").textContent) $("alerts").replaceChildren(...alerts);
-  const marks = view.marks.filter((mark) => mark.kind !== "epoch").slice(-MOST_MARKS).reverse();
-  $("marks").parentElement.hidden = !marks.length;
-  $("marks").replaceChildren(...marks.map((mark) => made("li", `step ${mark.step.toLocaleString("en")}: ${mark.kind}, ${mark.text}`)));
-  if (!document.hidden) draw();
-  root.dataset.views = 1 + Number(root.dataset.views || 0);
+function draw(figure) {
+  const plot = JSON.parse(figure.dataset.plot);
+  const { names, data } = joined(plot);
+  if (!names.length) return;
+  const look = [figure.clientWidth, css("ink"), ...names].join();
+  if (figure.look !== look) {
+    figure.look = look;
+    figure.chart?.destroy();
+    figure.chart = new uPlot(options(plot, names, figure.clientWidth), data, figure.firstElementChild);
+  } else figure.chart.setData(data);
+  const newest = names.map((name, at) => made("span", `${name} ${written(data[at + 1].findLast((value) => value != null), plot.unit)}`,
+    key(colours()[at % colours().length])));
+  figure.dataset.lines = names.length;
+  figure.lastElementChild.replaceChildren(...newest);
 }
+
+const drawAll = () => { if (!document.hidden) document.querySelectorAll("[data-plot]").forEach(draw); };
 
 async function ask() {
   try {
     const since = Math.max(-Infinity, ...Object.values(series.step || {}).map((rows) => rows.at(-1)[0])) - LATE_S;
     const asked = new URLSearchParams(location.search);
     if (isFinite(since)) asked.set("since", since);
-    const told = await (await fetch(`page.json?${asked}`)).json();
-    if (told.view) {
-      view = told.view;
-      merge(told.series);
-      $("tables").replaceChildren(...told.tables.map(table));
-      const notes = [...view.notes, ...told.unknown];
-      $("notes").replaceChildren(...notes.map((note) => made("li", note)));
-      $("notes").parentElement.hidden = !notes.length;
-      show();
+    if (told.story_version) asked.set("story", told.story_version);
+    const answer = await fetch(`page.json?${asked}`);
+    if (answer.ok) {
+      told = { ...told, ...await answer.json() };
+      merge(told.series || {});
+      show(document.getElementById("answer"), told.header);
+      show(document.querySelector("nav"), told.nav);
+      show(document.getElementById("story"), told.story);
+      drawAll();
+      root.dataset.views = 1 + Number(root.dataset.views || 0);
     }
+    document.getElementById("lost").hidden = true;
   } catch (error) {
-    $("state").dataset.state = "lost";
-    say("state", "No answer any more: dynotune has ended, or cannot be reached. This is the last that it said.");
+    document.getElementById("lost").hidden = false;
+    root.dataset.lost = "yes";
   }
-  if (view.state !== "ended") setTimeout(ask, 1000);
+  if (!told.is_over) setTimeout(ask, 1000 * (told.again_s || 1));
+  root.dataset.over = Boolean(told.is_over);
 }
 
 ask();
-const again = () => view.at_s !== undefined && draw();
-addEventListener("resize", again);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+addEventListener("resize", drawAll);
+addEventListener("visibilitychange", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

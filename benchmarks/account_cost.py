@@ -58,6 +58,7 @@ def main() -> None:
             order = (False, True) if pair % 2 else (True, False)
             took = {account: one_run(words, account=account) for account in order}
             with opened(given.out) as result:
+                result["command"] = f"python -m benchmarks.account_cost --steps {given.steps}"
                 rows = result.setdefault("programs", {}).setdefault(name, {"pairs": []})
                 rows["pairs"].append({"without": took[False], "with": took[True]})
                 _summarise(rows)

@@ -65,9 +65,10 @@ model = torch.nn.Sequential(*layers, torch.nn.Linear(256, 10)).to(device)
 large = [torch.randn(1024, 1024) for _ in range(24)]
 with timed("saving"):
     torch.save(large, folder + "/large.pt")
+loaded = []  # freeing them is no part of reading
 with timed("weights"):
     for _ in range(3):
-        torch.load(folder + "/large.pt")
+        loaded.append(torch.load(folder + "/large.pt"))
 optimizer = torch.optim.Adam(model.parameters(), foreach=False)
 loader = torch.utils.data.DataLoader(data, batch_size=32)
 def epoch():
@@ -123,6 +124,7 @@ def main() -> None:
     for _ in range(given.turns):
         turn = one_turn(given.device)
         with opened(out) as result:
+            result["command"] = f"python -m benchmarks.account_truth --device {given.device}"
             result.setdefault("turns", []).append(turn)
             turns = result["turns"]
             result["summary"] = summary(turns)

@@ -76,7 +76,10 @@ def run(given: argparse.Namespace) -> None:
         words = [*program.command("cpu"), *SHORT.get(program.name, "").split()]
         row = accounted(words, folder, {**os.environ, **program.environment()}, given.limit_s)
         with opened(given.out) as result:
-            result.setdefault("programs", {})[program.name] = row
+            result["command"] = (
+                "python -m benchmarks.accounted"  # its folders say nothing of what was measured
+            )
+            result.setdefault("programs", {})[program.name] = {"limit_s": given.limit_s, **row}
         print(f"{program.name}: {row['wall_s']:.1f} s", flush=True)
 
 

@@ -44,6 +44,7 @@ TRUSTED = {
     "launch/process/origin.py": "a new file",
     "launch/records/task_page.py": "a new file",
     "running/attachments.py": "a lock in the user's state folder",
+    "running/joined_program.py": "a lock in a run folder that it has just made",
     "running/process_files.py": "the kernel's files",
     "watch/signals.py": "the kernel's files",
     "claims/running.py": "the package's own programs",

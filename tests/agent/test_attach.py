@@ -1,6 +1,7 @@
 """How the agent gets into a process, and how little of it the program sees."""
 
 import ast
+import os
 import subprocess
 from pathlib import Path
 
@@ -293,3 +294,17 @@ print("done")
     ran = fork_under_agent([program])
     assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
     assert ran.processes[0].errors == ["optimizer: Unprintable: "]
+
+
+def test_a_module_that_hides_a_standard_one_is_the_programs_alone_when_pythonpath_names_it(
+    run_under_agent, tmp_path
+):
+    """The agent neither runs it nor takes it."""
+    (tmp_path / "lib").mkdir()
+    for name in ("struct", "random", "json"):
+        (tmp_path / "lib" / f"{name}.py").write_text(f"print('{name} runs')\n")
+    (tmp_path / "main.py").write_text("import random, os, sys\nprint(random.__file__, sys.path[1])\n")
+    path = os.pathsep.join([str(AGENT / "bootstrap"), str(tmp_path / "lib")])
+    ran = run_under_agent([tmp_path / "main.py"], env={"PYTHONPATH": path}, observe=True)
+    assert ran.stdout == f"random runs\n{tmp_path / 'lib' / 'random.py'} {tmp_path / 'lib'}\n"
+    assert ran.records and not ran.stderr

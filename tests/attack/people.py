@@ -55,7 +55,7 @@ DIAGNOSE = ("diagnose", "--warmup", "3", "--steps", "20", "--step-function", "dy
 TUNE = ("tune", "--budget", "4s", "--step-function", "dynotune.step", "--report", "shown.html")
 
 
-WHOLE = 180
+WHOLE = 200
 """Each case twenty times."""
 
 
@@ -279,6 +279,22 @@ def _forged_mark(random: randoms.Random, folder: Path) -> None:
     assert not owned.exists(), what
 
 
+def _another_user_resumes(random: randoms.Random, folder: Path) -> None:
+    """The folder is closed to others; where its owner opens it, its command is not run by anybody else."""
+    base, owned = folder / "shared", folder / "owned"
+    base.mkdir()
+    base.chmod(0o1777)
+    first, other = (Person(folder / str(user), user=user) for user in (ME, OTHER))
+    planted = _planted(first, base, owned)
+    opens = random.random() < 0.5
+    for path in (planted, *planted.rglob("*")) if opens else ():
+        path.chmod(0o777)
+    code, said = other.says("compare", "--resume", planted.name, "--run-dir", str(base))
+    assert code in (2, 3) and "next: " in said, said[-800:]
+    assert "was not begun here by you" in said or not opens, said[-800:]
+    assert not owned.exists()
+
+
 # Secrets
 
 NAMES = (
@@ -346,6 +362,7 @@ CASES = (
     _links_planted,
     _run_folder_that_others_write,
     _forged_mark,
+    _another_user_resumes,
     _secrets,
     _secrets,
     _umask,

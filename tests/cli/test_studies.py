@@ -110,6 +110,8 @@ def test_studies_refuse_options_that_make_no_sense_before_anything_runs(
     url, kept, capsys, monkeypatch, tmp_path, words, told
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").touch()
+    (tmp_path / "train.py").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert dynotune(*(word.replace("URL", url) for word in words)) == 2
     assert told in " ".join(capsys.readouterr().err.split())

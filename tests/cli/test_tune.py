@@ -32,6 +32,7 @@ COMMAND = ("--", "python", "train.py")
 def asked(monkeypatch, tmp_path):
     """What the study is asked, and no study is made. `study` is what comes of it."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     folder = tmp_path / "runs" / "s"
     folder.mkdir(parents=True)
 

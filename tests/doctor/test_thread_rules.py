@@ -95,6 +95,12 @@ def test_service_is_not_idle_when_a_thread_makes_what_it_waits_for(producer):
     assert "service-idle" not in findings and "program-waits" in findings
 
 
+def test_service_is_not_idle_when_it_works_for_longer_than_it_waits():
+    clients = thread(CLIENT, of_steps=False, name="clients", cpu_s=0.05)
+    busy = python(GETS, MODULE, shares={"device": 0.7, "host": 0.3}, others=[clients], optimizers=[])
+    assert "service-idle" not in found(busy)
+
+
 def test_training_is_not_idle_when_its_loader_thread_sleeps():
     clients = thread(CLIENT, of_steps=False, name="feed", cpu_s=0.05)
     findings = found(python(GETS, MODULE, host=0.6, others=[clients]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -84,3 +85,19 @@ def test_mcp_shows_the_file_and_writes_nothing_when_it_is_a_dry_run(tmp_path, ca
     assert end.value.code == 0, said.err
     assert "dynotune" in json.loads(said.out)["mcpServers"]
     assert "as it would be" in said.err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("what", ["a pipe", "a device", "deep", "no text"])
+def test_setup_refuses_at_once_when_the_file_is_none(tmp_path, host, what):
+    """A project's folder may hold anything."""
+    file = HOSTS[host].file(tmp_path)
+    file.parent.mkdir(exist_ok=True)
+    {
+        "a pipe": lambda: os.mkfifo(file),
+        "a device": lambda: file.symlink_to("/dev/zero"),
+        "deep": lambda: file.write_text(("x = " if host == "codex" else "") + "[" * 100_000),
+        "no text": lambda: file.write_bytes(b"\xff\xfe"),
+    }[what]()
+    with pytest.raises(UsageError):
+        setup(host, tmp_path, allow_run=False)

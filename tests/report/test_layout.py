@@ -41,7 +41,7 @@ def test_a_text_that_is_cut_stays_in_its_column_when_the_terminal_lacks_the_sign
     assert lines == ["a name that ...  end", "short            end"]
 
 
-def test_what_stands_for_a_sign_has_its_colour():
+def test_sign_has_its_colour_when_something_stands_for_it():
     text = Text.assemble("a", ("→", "red"), "b")
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     Console(file=file, force_terminal=True, color_system="standard").print(layout.Written(text))

@@ -105,6 +105,7 @@ class Agent:
             self._clock = StackClock(program)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
+        self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
         self._is_watched = bool(plan.get("watched"))
@@ -183,6 +184,7 @@ class Agent:
 
         torch: Any = sys.modules["torch"]
         replaced.is_kept = self._steps.is_joined = True
+        self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
         self._cover_fork()
         self._cover_exit()
@@ -190,6 +192,7 @@ class Agent:
         self._undo.append(lambda: atexit.unregister(self._finish))
         self._hooks.install()
         self._undo.append(self._hooks.remove)
+        watch_freezing(self.log)
         living = Living(torch)
         if torch.utils.data.get_worker_info() is not None:
             self._join_worker(torch, living)
@@ -198,13 +201,11 @@ class Agent:
         self._compiled[:] = [True] * living.is_compiled
         for optimizer in living.optimizers:
             self._steps.optimizers.add(optimizer)
+        # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
+        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
         if self._state is not None:
             self._watch_fetches()
         self._torch_is_here(torch)
-        if self._program.loaders is not None:
-            self._program.loaders.unknown = lambda iterator: self._take_over(iterator, living)
-            for iterator in living.iterators:
-                self._guard("loader", self._take_over, iterator, living)
         if living.is_compiled and self._state is not None:
             for module in living.roots:
                 self._guard("model", self._state.models.met, module)
@@ -225,6 +226,8 @@ class Agent:
 
     def _take_over(self, iterator: Any, living: Living) -> None:
         """Note an iterator that was made before the agent came, and time what it fetches in this process."""
+        if self._program.loaders is None:
+            return  # its covers are still being put in place
         self._program.loaders.take_over(iterator, living.loader_of(iterator))
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
@@ -275,7 +278,10 @@ class Agent:
         if self._state is not None:
             self._guard("state", self._state.leave)
         if self._fetching is not None:
+            from .core.fetch_delay import let_go_of_pages
+
             self._guard("fetching", self._fetching.look_no_more)
+            self._undo.append(let_go_of_pages)
         while self._undo:
             self._guard("leaving", self._undo.pop())
         stay = replaced.restore()
@@ -336,7 +342,9 @@ class Agent:
         self._guard("tasks", self._tasks.torch_is_here)
         self._guard("modules", self._cover_roots, torch)
         hooks = event_hooks.LoaderHooks
-        program.loaders = self._guard("loaders", hooks, torch, self._steps, self._loader_begun, self.log)
+        program.loaders = self._guard(
+            "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
+        )
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         remove = self._guard(
             "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
@@ -445,7 +453,8 @@ class Agent:
         num_superseded: int,
         call_samples: int | None,
     ) -> None:
-        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
+        listens = self._is_watched and not self._steps.is_joined  # a signal's file could not be closed
+        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if listens else None
         self._event(
             {
                 "event": "cycle",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from dynotune.cli import answers, command_of, completion, run, serving
+from dynotune.cli.option_values import number
 from dynotune.cli.options import Serve, Token, option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -34,6 +35,7 @@ def watch(
         Path | None,
         typer.Argument(metavar="RUN_DIR", help="A run to join.", autocompletion=completion.run_folders),
     ] = None,
+    pid: Annotated[int | None, option("watch_pid", "--pid", **number(1, 2**31 - 1))] = None,
     serve: Serve = None,
     token: Token = None,
     fail_on: Annotated[list[str] | None, option("watch_fail_on")] = None,
@@ -48,17 +50,20 @@ def watch(
     run_dir: RunDir = None,
 ) -> None:
     limits = dict(map(_limit, fail_on or []))
-    if (folder is None) == (context.find_root().obj is None):
+    if [folder is None, context.find_root().obj is None, pid is None].count(False) != 1:
         raise UsageError(
-            "A run is watched by its command or by its folder: give one of them.",
-            hint="dynotune watch -- python train.py, or dynotune watch RUN_DIR for a run that has begun.",
+            "A run is watched by its command, its folder or a process id: give one of them.",
+            hint="dynotune watch -- python train.py; dynotune watch RUN_DIR or --pid PID if it has begun.",
         )
 
-    def watcher(at: Path, stack: contextlib.ExitStack) -> RunWatcher:
+    def watcher(
+        at: Path, stack: contextlib.ExitStack, lives: Callable[[int], bool] | None = None
+    ) -> RunWatcher:
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
         from dynotune.watch import Commands, RunSource, RunWatcher
 
-        made = RunWatcher(at, started=folder is None, fail_on=limits)
+        started = folder is None and pid is None
+        made = RunWatcher(at, started=started, fail_on=limits, lives=lives)
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
@@ -74,7 +79,7 @@ def watch(
             )
         _join_document(folder.absolute(), serve, token)
         return
-    if folder is None:
+    if folder is None and pid is None:
         begin = functools.partial(_begin, watcher)
         run.transparently(
             command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, watch=begin
@@ -83,7 +88,17 @@ def watch(
         raise UsageError(
             "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
         )
-    _join(folder, watcher, stays=serve is not None)
+    if folder is not None:
+        _join(folder, watcher, stays=serve is not None)
+    elif pid is not None:
+        _refuse_foreign(step_function, run_dir)
+        _join_program(pid, watcher, stays=serve is not None)
+
+
+def _refuse_foreign(step_function: str | None, run_dir: Path | None) -> None:
+    for name, value in (("--step-function", step_function), ("--run-dir", run_dir)):
+        if value is not None:
+            raise UsageError(f"{name} is of a command, and --pid starts none.", hint="Leave it out.")
 
 
 def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoint: str | None) -> None:
@@ -151,6 +166,17 @@ def _said_if_it_fails() -> Iterator[None]:
     except Exception as error:
         with contextlib.suppress(OSError):
             run.say(f"watching failed: {error!r}")
+
+
+def _join_program(pid: int, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:
+    """Load the agent into a program that runs, and watch until the program ends or Ctrl-C."""
+    from dynotune.report import Progress, console
+    from dynotune.running import watched_program
+
+    with contextlib.ExitStack() as stack:
+        with Progress(console(stderr=True)) as progress:
+            joined = stack.enter_context(watched_program(pid, progress.running))
+        _join(joined.folder, functools.partial(watcher, lives=joined.lives), stays=stays)
 
 
 def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dynotune.schema import atomic
+from dynotune.schema import atomic, untrusted
 from dynotune.schema.errors import UsageError, may_fail
 
 NAME = "dynotune"
+LARGEST_BYTES = 4 << 20
 
 
 class Host(NamedTuple):
@@ -51,9 +52,16 @@ def setup(host: str, root: Path, *, allow_run: bool) -> Setup:
     before = ""
     if file.exists():
         with may_fail(f"read {file}", "Check who may read it.", UsageError):
-            before = file.read_text(encoding="utf-8")
+            before = _text(file)
     words = [*_own_command(), "mcp", "--root", str(root.absolute()), *(["--allow-run"] if allow_run else [])]
     return Setup(file, before, HOSTS[host].added(before, str(file), words))
+
+
+def _text(file: Path) -> str:
+    try:
+        return untrusted.read(file, LARGEST_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_understood(str(file), "it is no UTF-8") from error
 
 
 def _own_command() -> list[str]:
@@ -65,7 +73,7 @@ def _own_command() -> list[str]:
 def _in_json(before: str, name: str, words: Sequence[str]) -> str:
     try:
         found: Any = json.loads(before) if before.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_understood(name, str(error)) from error
     if not isinstance(found, dict) or not isinstance(servers := found.setdefault("mcpServers", {}), dict):
         raise _not_understood(name, "mcpServers is no object")
@@ -80,7 +88,7 @@ def _in_json(before: str, name: str, words: Sequence[str]) -> str:
 def _in_toml(before: str, name: str, words: Sequence[str]) -> str:
     try:
         found = tomllib.loads(before)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _not_understood(name, str(error)) from error
     servers = found.get("mcp_servers", {})
     entry = {"command": words[0], "args": list(words[1:])}
@@ -93,7 +101,7 @@ def _in_toml(before: str, name: str, words: Sequence[str]) -> str:
     text += "\n".join(lines) + "\n"
     try:
         tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:  # mcp_servers is an inline table
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # mcp_servers is an inline table
         raise _not_understood(name, str(error)) from error
     return text
 

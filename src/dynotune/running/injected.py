@@ -264,8 +264,10 @@ def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
             f"Process {pid} may not be traced, which loading the agent needs: {message}.",
             hint="Run dynotune as root, with CAP_SYS_PTRACE, or with kernel.yama.ptrace_scope 0.",
         )
-    if kind == "ProcessLookupError":
-        return CannotRunHere(f"Process {pid} has ended.", hint="Give the id of a process that runs.")
+    if kind == "ProcessLookupError" or process_files.read(pid) is None or "in the remote process" in message:
+        return CannotRunHere(
+            f"Process {pid} has ended, or is about to.", hint="Give the id of a process that runs."
+        )
     return CannotRunHere(
         f"The agent could not be loaded into process {pid}: {message or kind}.",
         hint="Leave --record out: dynotune then looks from outside alone.",

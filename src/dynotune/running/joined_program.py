@@ -25,7 +25,6 @@ from dynotune.text import words
 
 POLL_S = 0.05
 NUM_WORKERS = 4
-"""Workers of each rank that are joined, too: what they fetch is alike."""
 LOOK_S, MOST_JOINED = 0.5, 32
 """Seconds between two looks for new workers, and the most processes that are joined at all."""
 LEAVE_S = 15.0
@@ -41,7 +40,9 @@ class JoinedProgram:
     """The processes of a program while the agent is in them: a `launch.Started` that was not started here.
 
     Args:
-        target: the program. `folder`: run folder, which the agent sees as well.
+        target: the program.
+        folder: run folder, which the agent sees as well.
+        num_workers: workers of each rank's loaders that are joined, too; what they fetch is alike.
 
     Raises CannotRunHere: the agent cannot be loaded, or the main thread does not execute anything for
         `injected.BEGIN_S` seconds. Nothing is pending then.
@@ -50,10 +51,17 @@ class JoinedProgram:
     sandbox: Literal["overlay", "none"] = "none"
     sandbox_reason = ""
 
-    def __init__(self, target: Target, folder: Path, running: Callable[[str], None]) -> None:
-        self._target, self._folder, self._running = target, folder, running
+    def __init__(
+        self,
+        target: Target,
+        folder: Path,
+        running: Callable[[str], None],
+        *,
+        num_workers: int = NUM_WORKERS,
+    ) -> None:
+        self._target, self.folder, self._num_workers = target, folder, num_workers
         self._num_ranks = len(target.ranks)
-        workers = [_reachable(one) for rank in target.ranks for one in rank.workers[:NUM_WORKERS]]
+        workers = [_reachable(one) for rank in target.ranks for one in rank.workers[:num_workers]]
         places = [(rank.process, _place(rank.process)) for rank in target.ranks]
         places += [worker for worker in workers if worker is not None]
         self._processes, self._places = [one for one, _ in places], [place for _, place in places]
@@ -63,7 +71,7 @@ class JoinedProgram:
         self._look_s = time.monotonic() + LOOK_S
         self.changed_files: list[str] = []
         with may_fail(f"write in {folder}"):
-            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             with may_fail(f"write in {folder}"):
@@ -96,6 +104,10 @@ class JoinedProgram:
     def __exit__(self, *error: object) -> None:
         self.leave()
 
+    def lives(self, pid: int) -> bool:
+        """Tell whether a process that was joined still lives, and not another one of its id."""
+        return any(process.pid == pid and _lives(process) for process in self._processes)
+
     @property
     def stay(self) -> list[str]:
         """Return the covers that could not be taken out, as the program has covered them since."""
@@ -108,10 +120,10 @@ class JoinedProgram:
             return
         self._has_left = True
         with contextlib.suppress(OSError):
-            (self._folder / LEAVING).touch(mode=0o600)
+            (self.folder / LEAVING).touch(mode=0o600)
         os.close(self._lock)
         for process, place in zip(self._processes, self._places, strict=True):
-            script = self._folder / f"begin-{process.pid}.py"
+            script = self.folder / f"begin-{process.pid}.py"
             if script.exists() and _lives(process):
                 injected.take_back(process, place)
                 script.unlink(missing_ok=True)
@@ -122,21 +134,23 @@ class JoinedProgram:
     def _join_new_workers(self) -> None:
         """Join workers that loaders have started since, as for a new epoch, as far as `MOST_JOINED` go."""
         now_s = time.monotonic()
-        if now_s < self._look_s or len(self._processes) >= MOST_JOINED:
+        if not self._num_workers or now_s < self._look_s or len(self._processes) >= MOST_JOINED:
             return
         self._look_s = now_s + LOOK_S
         known = {process.pid: process for process in self._processes}
         for rank in self._target.ranks:
             living = targets.workers_of(rank.process, known)
             num = sum(pid in known for pid in living)
-            new = [one for pid, one in sorted(living.items()) if pid not in known][: NUM_WORKERS - num]
+            new = [one for pid, one in sorted(living.items()) if pid not in known][
+                : max(0, self._num_workers - num)
+            ]
             found = [place for worker in new if (place := _reachable(worker)) is not None]
             if found:
                 processes, places = [one for one, _ in found], [place for _, place in found]
                 self._processes += processes
                 self._places += places
                 with contextlib.suppress(CannotRunHere):  # they may have ended
-                    injected.load(processes, places, self._folder, 0)
+                    injected.load(processes, places, self.folder, 0)
 
     def _wait_until_joined(self) -> None:
         until_s = time.monotonic() + injected.BEGIN_S
@@ -168,7 +182,7 @@ class JoinedProgram:
         )
 
     def _failure(self) -> str | None:
-        content = process_files.content(self._folder / FAILED)
+        content = process_files.content(self.folder / FAILED)
         if content is None:
             return None
         reason = words.plain(content.decode(errors="replace"), longest=300)

@@ -170,6 +170,11 @@ def _no_python(pid: int, first: ProcessFiles) -> CannotRunHere:
             f"Process {pid} is a dynotune, and no program runs below it.",
             hint="Give the id of the program's process.",
         )
+    if not first.executable and not first.libraries:
+        return CannotRunHere(
+            f"Process {pid} ({quoted(first)}) is about to end, or belongs to the kernel.",
+            hint="Give the id of a process that runs.",
+        )
     return CannotRunHere(
         f"Process {pid} ({quoted(first)}) is no Python, and no Python runs below it.",
         hint="Give the id of the Python process, or of a shell or launcher above it.",

@@ -156,6 +156,15 @@ class CountObjects(_At, frozen=True, kw_only=True, tag="count-objects"):
     num_steps: int
 
 
+class AlignSteps(_At, frozen=True, kw_only=True, tag="align-steps"):
+    """Give the same number to the same step of all ranks, in a program that was joined while it ran.
+
+    `skip`: the first steps that a process leaves out of its count, by process id; none for others.
+    """
+
+    skip: dict[str, int]
+
+
 Task = (
     TimeWindow
     | RecordTrace
@@ -166,6 +175,7 @@ Task = (
     | RecordHistory
     | RecordShapes
     | CountObjects
+    | AlignSteps
 )
 
 

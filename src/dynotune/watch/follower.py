@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,14 @@ class Rank:
 
 
 class Follower:
-    """Follows a live run without writing into the run's folder."""
+    """Follows a live run without writing into the run's folder.
 
-    def __init__(self, folder: Path) -> None:
+    `lives`: whether a process of a program that was joined lives; None if dynotune started the run, whose
+        processes have its folder in their environment.
+    """
+
+    def __init__(self, folder: Path, lives: Callable[[int], bool] | None = None) -> None:
+        self._lives = lives or self._is_of_run
         self.folder, self.store, self.processes = folder, Store(), Processes()
         self.ranks: dict[int, Rank] = {}
         self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
@@ -89,11 +94,12 @@ class Follower:
         """Return the run's living processes, parents before children, by environment: ids can be reused."""
         found: dict[int, None] = {}
         for pid in {record.pid: None for record in self._known}:
-            if pid not in found and processes.environment_holds(
-                pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)
-            ):
+            if pid not in found and self._lives(pid):
                 found |= dict.fromkeys(probe.descendants(pid))
         return list(found)
+
+    def _is_of_run(self, pid: int) -> bool:
+        return processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder))
 
     def update(self, now: float) -> None:
         """Read all new data. `now`: on CLOCK_MONOTONIC."""

@@ -9,6 +9,7 @@ import psutil
 from dynotune.schema.watch import ProcessView
 
 LOOKS = 10
+WORKER = "pt_data"
 ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid", "status")
 
 
@@ -28,7 +29,7 @@ class _Process:
         if self.is_worker is None:
             # Loaders fork their workers, or spawn them with a word in the command line that shows it.
             mine, its = self.process.cmdline(), psutil.Process(parent).cmdline()
-            self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
+            self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith(WORKER)
         return self.is_worker
 
     def row(self, roles: Mapping[int, str], now: float) -> ProcessView | None:
@@ -45,6 +46,9 @@ class _Process:
             return (last[at] - first[at]) / (last[0] - first[0]) if known else None
 
         name, parent = found["name"], found["ppid"]
+        if name.startswith(WORKER) and parent not in roles:
+            # Python's fork server, its usual way from 3.14 on, is a child of the program.
+            parent = psutil.Process(parent).ppid()
         is_worker = self.works_for(name, parent, roles)
         return ProcessView(
             pid=self.process.pid,

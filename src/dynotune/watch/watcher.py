@@ -48,13 +48,19 @@ class RunWatcher:
     Args:
         started: whether this process started the run.
         fail_on: from the id of an alert to the seconds that it may last.
+        lives: as for `Follower`.
     """
 
     def __init__(
-        self, folder: Path, *, started: bool = False, fail_on: Mapping[str, float] | None = None
+        self,
+        folder: Path,
+        *,
+        started: bool = False,
+        fail_on: Mapping[str, float] | None = None,
+        lives: Callable[[int], bool] | None = None,
     ) -> None:
         self.started = started
-        self.follower, self.analysis = Follower(folder), Analysis()
+        self.follower, self.analysis = Follower(folder, lives), Analysis()
         self.show: list[Callable[[View], None]] = []
         self.view: View | None = None
         self.failed: Alert | None = None

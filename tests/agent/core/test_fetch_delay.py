@@ -34,7 +34,7 @@ def covered(tmp_path):
     FetchDelay(str(tmp_path), lambda where, error: errors.append(error))._cover_torch(torch)
     yield DelayPage(str(tmp_path), os.getpid())
     kinds.create_fetcher = staticmethod(original)
-    fetch_delay._page_of.cache_clear()
+    fetch_delay.let_go_of_pages()
     assert not errors
 
 

@@ -12,9 +12,9 @@ from dynotune import agent
 from dynotune.agent.core import living_objects as subject
 from dynotune.agent.core.living_objects import living_objects, watch_freezing
 
-COUNTS = {"core/living_objects.py", "facts/garbage.py"}
-"""Modules that ask the collector itself: the one that finds objects, and one that counts what collections
-walk."""
+ASK = {"core/living_objects.py", "facts/garbage.py", "facts/living.py"}
+"""Modules that ask the collector itself: the one that finds objects, one that counts what collections walk,
+and one that looks into a program which may have frozen its objects before the agent came."""
 
 
 class Model:
@@ -91,9 +91,21 @@ def test_frozen_objects_of_a_program_are_found_when_it_is_measured(run_under_age
     [
         path
         for path in Path(agent.__file__).parent.rglob("*.py")
-        if str(path.relative_to(Path(agent.__file__).parent)) not in COUNTS
+        if str(path.relative_to(Path(agent.__file__).parent)) not in ASK
     ],
     ids=lambda path: str(path.relative_to(Path(agent.__file__).parent)),
 )
 def test_the_agent_finds_objects_in_one_way_when_it_needs_them(path):
     assert not re.search(r"gc\.get_(objects|referrers)\(", path.read_text())
+
+
+def test_frozen_objects_are_noted_when_they_were_frozen_before_the_agent_came(monkeypatch):
+    monkeypatch.setattr(subject, "_frozen", [])
+    model = Model()
+    gc.freeze()
+    try:
+        assert found(Model) == []
+        subject.note_frozen()
+        assert found(Model) == [id(model)]
+    finally:
+        gc.unfreeze()

@@ -316,6 +316,25 @@ def test_each_end_of_a_step_waits_for_the_device_and_no_fast_path_is_taken_when_
     assert len(waits) == 5
 
 
+@pytest.mark.parametrize("first", range(4))
+def test_step_begins_with_its_batch_when_the_program_is_joined_in_the_middle_of_one(first):
+    counted, net, optimizer = Counted(), Net(), Net()
+    counted.steps.grad_enabled = lambda: True
+    counted.steps.is_joined = True
+    counted.steps.optimizers.add(optimizer)
+    events = [
+        lambda: counted.steps.drawn(KEY, 8, 0.0, 0.5, Batch()),
+        lambda: counted.steps.called(net, (Batch(),), {}),
+        lambda: counted.steps.called(net, (Batch(),), {}),
+        lambda: counted.steps.stepped(optimizer),
+    ]
+    for at in range(first, 40):
+        events[at % 4]()
+    (parts, *_), *others = counted.fixed
+    assert others == []
+    assert named(parts) == ["draw Loader", "call Net", "step Net"]
+
+
 class Optimizer:
     pass
 

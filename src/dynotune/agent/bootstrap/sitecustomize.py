@@ -32,18 +32,29 @@ def _load_agent(here: str) -> None:
     agent.start()
 
 
-def _give_back_names(found: set[str]) -> None:
+def _give_back_names(found: set[str], path: list[str]) -> None:
     """Let the program's modules come before standard modules of the same name; the agent keeps its own
     copies.
 
-    `found`: names of the modules that were loaded before the agent.
+    `found`: names of the modules that were loaded before the agent. `path`: folders that come before the
+    standard library's.
     """
-    first = _program_folder()
-    path = [] if first is None else [first]
-    for name in set(sys.modules) - found:
-        spec = importlib.machinery.PathFinder.find_spec(name.partition(".")[0], path)
-        if spec is not None and spec.loader is not None and not name.startswith("_dynotune_agent"):
+    new = {name: getattr(module, "__spec__", None) for name, module in sys.modules.items()}
+    for name in set(new) - found:
+        first = name.partition(".")[0]
+        spec = importlib.machinery.PathFinder.find_spec(first, path)
+        if spec is None or spec.loader is None or name.startswith("_dynotune_agent"):
+            continue
+        if spec.origin != getattr(new.get(first), "origin", None):
             del sys.modules[name]
+
+
+def _typed_folders() -> list[str]:
+    """Return the entries of sys.path that PYTHONPATH named."""
+    if sys.flags.ignore_environment:
+        return []
+    typed = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    return [entry for entry in sys.path if os.path.abspath(entry) in typed]
 
 
 def _program_folder() -> str | None:
@@ -102,10 +113,16 @@ if os.environ.get("DYNOTUNE_BYTECODE"):
     except Exception:
         pass  # another implementation of Python compiles in its own way
 if os.environ.get("DYNOTUNE_RUN"):
-    _found = set(sys.modules)
+    _found, _typed, _program = set(sys.modules), _typed_folders(), _program_folder()
+    _path = list(sys.path)
     try:
-        _load_agent(_here)
-        _give_back_names(_found)
+        # The agent's standard modules are the library's, whatever PYTHONPATH names.
+        sys.path[:] = [entry for entry in _path if entry not in _typed]
+        try:
+            _load_agent(_here)
+        finally:
+            sys.path[:] = _path
+        _give_back_names(_found, [*([] if _program is None else [_program]), *_typed])
     except Exception:
         # The program continues without the agent; dynotune notices that no record was begun.
         sys.modules.pop("_dynotune_agent", None)

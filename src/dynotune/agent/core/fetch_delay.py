@@ -41,6 +41,9 @@ class DelayPage:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._page = map_file(file, PAGE_BYTES)
 
+    def let_go(self) -> None:
+        self._page = memoryview(bytearray(PAGE_BYTES))
+
     def set(self, delay_s: float) -> None:
         """Delay fetches that begin from now on by so many seconds, and forget what was slept before."""
         if delay_s:
@@ -63,9 +66,20 @@ class DelayPage:
         return int(sum(num for num, _ in each)), sum(slept_s for _, slept_s in each)
 
 
-@functools.lru_cache(maxsize=None)
+_pages: dict[tuple[str, int], DelayPage] = {}
+
+
 def _page_of(folder: str, drawn_by: int) -> DelayPage:
-    return DelayPage(folder, drawn_by)
+    page = _pages.get((folder, drawn_by))
+    if page is None:
+        page = _pages[folder, drawn_by] = DelayPage(folder, drawn_by)
+    return page
+
+
+def let_go_of_pages() -> None:
+    """Unmap all pages; a fetch that has begun finds no delay."""
+    while _pages:
+        _pages.popitem()[1].let_go()
 
 
 def delay_page(folder: str) -> DelayPage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 from .covers import covers
@@ -10,10 +11,17 @@ from .errors import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
     from typing import Any
 
     from .errors import ErrorLog
 
+MOST_OBJECTS = 200_000
+"""Objects that are searched for frozen ones."""
+LONGEST = 10_000
+"""Entries of a list or dict that are searched; longer ones hold data."""
+_LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), range)
 _frozen: list[weakref.ref[Any]] = []
 
 
@@ -42,6 +50,49 @@ def living_objects() -> list[Any]:
     hidden = (reference() for reference in _frozen)
     found.extend(one for one in hidden if one is not None and id(one) not in listed)
     return found
+
+
+def note_frozen() -> None:
+    """Note what a program froze before the agent came, as far as variables of running functions and of
+    modules lead to it."""
+    if gc.get_freeze_count():
+        listed = set(map(id, gc.get_objects()))
+        _frozen.extend(
+            weakref.ref(one)
+            for one in _reachable(_variables())
+            if type(one).__weakrefoffset__ and type(one) is not weakref.ref and id(one) not in listed
+        )
+
+
+def _variables() -> list[Any]:
+    """Return the variables of running functions, innermost first, and of the program's modules, its script
+    first."""
+    found: list[Any] = []
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            found.extend(frame.f_locals.values())
+            frame = frame.f_back
+    modules = [sys.modules.get("__main__"), *list(sys.modules.values())]
+    return found + [vars(module) for module in modules if module is not None and hasattr(module, "__dict__")]
+
+
+def _reachable(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield what the roots refer to, the nearest first."""
+    seen: set[int] = set()
+    level = list(roots)
+    while level:
+        following: list[Any] = []
+        for thing in level:
+            if type(thing) in _LEAVES or id(thing) in seen or isinstance(thing, type(sys)):
+                continue
+            if len(seen) >= MOST_OBJECTS:
+                return
+            seen.add(id(thing))
+            yield thing
+            if not (type(thing) in (list, tuple, dict, set, frozenset) and len(thing) > LONGEST):
+                following.extend(gc.get_referents(thing))
+        level = following
 
 
 def _note() -> None:

@@ -3,6 +3,7 @@ record."""
 
 from __future__ import annotations
 
+import os
 from math import lcm
 from time import perf_counter
 
@@ -22,6 +23,7 @@ class Program:
     """The running program as the agent sees it. The agent updates these fields, and tasks read them.
 
     Attributes:
+        pid: this process's id, as dynotune sees it.
         torch: the module; None until the program has imported it.
         steps, roots, loaders, profiler: the agent's `Steps`, `OutermostModules`, `LoaderHooks` and
             `ProgramsProfiler`; `profiler` is None in a run that records no trace.
@@ -39,7 +41,7 @@ class Program:
     """
 
     def __init__(self, folder: str, event: Event, log: Log) -> None:
-        self.folder, self.event, self.log = folder, event, log
+        self.folder, self.event, self.log, self.pid = folder, event, log, os.getpid()
         self.torch: Any = None
         self.steps: Any = None
         self.roots: Any = None

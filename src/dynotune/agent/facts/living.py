@@ -1,25 +1,16 @@
-"""Find the optimizers, loaders and models of a program that runs: the garbage collector lists most objects.
-
-The collector does not list objects that the program has frozen (`gc.freeze`). These are searched for from the
-variables of modules and of running functions, as far as `MOST_OBJECTS` go.
-"""
+"""Find the optimizers, loaders and models of a program that runs."""
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 
+from ..core.living_objects import living_objects, note_frozen
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
+    from collections.abc import Iterator
     from typing import Any
-
-MOST_OBJECTS = 200_000
-LONGEST = 10_000
-"""Entries of a list or dict that are searched; longer ones hold data."""
-_LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), range)
 
 
 class Living:
@@ -33,17 +24,18 @@ class Living:
     def __init__(self, torch: Any) -> None:
         data = torch.utils.data.dataloader
         fetchers = sys.modules["torch.utils.data._utils.fetch"]._BaseDatasetFetcher
-        loaders, iterators = data.DataLoader, data._BaseDataLoaderIter
-        kinds = (torch.optim.Optimizer, loaders, iterators, torch.nn.Module, fetchers)
+        kinds = (torch.optim.Optimizer, data.DataLoader, torch.nn.Module, fetchers)
         found: tuple[list[Any], ...] = tuple([] for _ in kinds)
-        for thing in _objects(kinds):
-            for kind, things in zip(kinds, found):
-                if issubclass(type(thing), kind):
-                    things.append(thing)
-        modules = found[3]
+        note_frozen()
+        for thing in living_objects():
+            # By its type, since `isinstance` may run the object's own code.
+            if issubclass(type(thing), kinds):
+                for kind, things in zip(kinds, found):
+                    if issubclass(type(thing), kind):
+                        things.append(thing)
+        modules = found[2]
         inner = {id(part) for module in modules for part in vars(module).get("_modules", {}).values()}
-        self._optimizers, self._loaders, self._iterators = map(_references, found[:3])
-        self._fetchers = _references(found[4])
+        self._optimizers, self._loaders, self._fetchers = map(_references, (*found[:2], found[3]))
         self._roots = _references([module for module in modules if id(module) not in inner])
         self.is_compiled = _has_compiled()
         self._loader_class = data.DataLoader
@@ -51,11 +43,6 @@ class Living:
     @property
     def optimizers(self) -> Iterator[Any]:
         return _alive(self._optimizers)
-
-    @property
-    def iterators(self) -> Iterator[Any]:
-        """Iterators of loaders."""
-        return _alive(self._iterators)
 
     @property
     def fetchers(self) -> Iterator[Any]:
@@ -119,46 +106,3 @@ def _has_compiled() -> bool:
     utils: Any = sys.modules.get("torch._dynamo.utils")
     counted = getattr(utils, "counters", {}).get("frames", {})
     return bool(getattr(converted, "FRAME_COUNTER", 0) or counted.get("total", 0))
-
-
-def _objects(kinds: tuple[type, ...]) -> Iterator[Any]:
-    """Yield the living objects of the given kinds; by their types, since `isinstance` may run their code."""
-    seen: set[int] = set()
-    listed = gc.get_objects()
-    frozen = _reachable(_roots()) if gc.get_freeze_count() else ()
-    for things in (listed, frozen):
-        for thing in things:
-            if issubclass(type(thing), kinds) and id(thing) not in seen:
-                seen.add(id(thing))
-                yield thing
-
-
-def _roots() -> list[Any]:
-    """Return the variables of running functions, innermost first, and of the program's modules, its script
-    first."""
-    found: list[Any] = []
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            found.extend(frame.f_locals.values())
-            frame = frame.f_back
-    modules = [sys.modules.get("__main__"), *list(sys.modules.values())]
-    return found + [vars(module) for module in modules if module is not None and hasattr(module, "__dict__")]
-
-
-def _reachable(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield what the roots refer to, the nearest first."""
-    seen: set[int] = set()
-    level = list(roots)
-    while level:
-        following: list[Any] = []
-        for thing in level:
-            if type(thing) in _LEAVES or id(thing) in seen or isinstance(thing, type(sys)):
-                continue
-            if len(seen) >= MOST_OBJECTS:
-                return
-            seen.add(id(thing))
-            yield thing
-            if not (type(thing) in (list, tuple, dict, set, frozenset) and len(thing) > LONGEST):
-                following.extend(gc.get_referents(thing))
-        level = following

@@ -31,13 +31,20 @@ class LoaderHooks:
         can be none.
     """
 
-    def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        steps: Steps,
+        met: Callable[[Any, Any], Any],
+        log: Log,
+        unknown: Callable[[Any], None] | None = None,
+    ) -> None:
         self._steps, self._met, self._log = steps, met, log
         iterator, loaders = torch.utils.data.dataloader._BaseDataLoaderIter, torch.utils.data.DataLoader
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
         self._are_unseen = False
-        self.unknown: Callable[[Any], None] | None = None
+        self._unknown = unknown
         self._cover_begins(iterator)
         self._cover_next(iterator)
         self._cover_iter(loaders)
@@ -128,10 +135,10 @@ class LoaderHooks:
                 key, batch_size = self._dynotune
                 steps.drawn(key, batch_size, begin, end, batch)
             except Exception as error:
-                if hooks.unknown is None or hasattr(self, "_dynotune"):
+                if hooks._unknown is None or hasattr(self, "_dynotune"):
                     log("draw", error)
                 else:
-                    guarded(log, "draw", hooks.unknown, self)
+                    guarded(log, "draw", hooks._unknown, self)
             return batch
 
 

@@ -97,6 +97,8 @@ class Steps:
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
+        self._needed: set[type] = set()
+        self._call_samples: int | None = None
         self.is_joined = False  # whether the program ran before its events were seen
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
@@ -170,6 +172,13 @@ class Steps:
         """Note that a loader began before its first batch was seen."""
         with self._lock:
             self._begun.discard(key)
+
+    def skip(self, num: int) -> None:
+        """Leave the first `num` steps out of the count, at the end of a step."""
+        with self._lock:
+            self.num_steps -= num
+            if self.cycle is not None and self._begin_s is not None:
+                self._tell_cycle(self.cycle, self._begin_s, num)
 
     def look_soon(self) -> None:
         """Have `reached` called at the end of the next step."""
@@ -282,7 +291,9 @@ class Steps:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
-        if size >= self._next_check:
+        # What a batch is for shows after it, which matters where the first events are the middle of a step.
+        is_open = self.is_joined and self._tokens[number].kind == cycles.DRAW
+        if size >= self._next_check and not is_open:
             # Check at every event at first, then less and less often: a check costs time in proportion to the
             # events.
             self._next_check = size + 1 + size // 32
@@ -305,11 +316,11 @@ class Steps:
             calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         )
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
-        call_samples = None
+        self._needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        self._call_samples = None
         if calls and not self._loaders:
             size = self._history.constant_size(calls[0])
-            call_samples = None if size is None else size * found.sequence.count(calls[0])
+            self._call_samples = None if size is None else size * found.sequence.count(calls[0])
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
             # A caller that waits for a number of steps has to ask again.
@@ -325,7 +336,11 @@ class Steps:
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
-        self._fixed(found.parts(self._tokens), self._begin_s, needed, num_superseded, call_samples)
+        self._tell_cycle(found, self._begin_s, num_superseded)
+
+    def _tell_cycle(self, found: cycles.Cycle, begin_s: float, num_superseded: int) -> None:
+        parts = found.parts(self._tokens)
+        self._fixed(parts, begin_s, self._needed, num_superseded, self._call_samples)
 
     @property
     def kinds(self) -> list[str]:

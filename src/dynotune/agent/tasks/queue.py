@@ -39,6 +39,7 @@ KINDS = (
     "record-history",
     "record-shapes",
     "count-objects",
+    "align-steps",
 )
 # Steps are processed many at a time; a check after each step would prevent that.
 LOOK_S = 0.02

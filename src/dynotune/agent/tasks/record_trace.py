@@ -181,9 +181,9 @@ class RecordTrace(Task):
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "trace-pid%d" % os.getpid() if rank is None else "trace-rank%d" % rank
         taken = set(os.listdir(self.program.folder))
-        names = (
-            stem + middle + ".json.gz" for middle in ["", *("-%d" % number for number in range(2, 1000))]
-        )
+        # Somebody's job that was joined does not wait for the compression.
+        ending = ".json" if self.program.steps.is_joined else ".json.gz"
+        names = (stem + middle + ending for middle in ["", *("-%d" % number for number in range(2, 1000))])
         return next(name for name in names if name not in taken)
 
     # Without a trace
@@ -208,7 +208,7 @@ def _resident_bytes() -> int:
 
 
 def _write(session: Session, folder: str, name: str) -> int:
-    """Write the trace, compressed and readable by its owner only; return its size in bytes.
+    """Write the trace, readable by its owner only, and compressed if its name says so; return its bytes.
 
     Raises OSError: the disk has no room for the trace; no partial file remains.
     """
@@ -217,6 +217,10 @@ def _write(session: Session, folder: str, name: str) -> int:
     try:
         session.save(plain)
         _refuse_cut_short(plain)
+        if not name.endswith(".gz"):
+            os.chmod(plain, 0o600)
+            os.replace(plain, path)
+            return os.path.getsize(path)
         descriptor = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(plain, "rb") as source, os.fdopen(descriptor, "wb") as file:
             target = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)

@@ -21,7 +21,8 @@ _UNLOCKED = re.compile(
 def service_idle(view: ObservationView) -> Judgements:
     found = _idle(view)
     share = min(1.0, sum(part for _, part in found))
-    if share < policy.MEDIUM_SHARE:
+    # A program that works for longer than it waits is no idle one.
+    if share < max(policy.MEDIUM_SHARE, view.attribution.shares.device):
         return
     largest, _ = max(found, key=lambda pair: pair[1])
     yield Judgement(

@@ -8,6 +8,7 @@ from pathlib import Path
 from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
+from dynotune.measure.live.alignment import skips
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, Join, LiveRun, Order, has_answered
 from dynotune.measure.live.outcome import Outcome
@@ -17,7 +18,7 @@ from dynotune.measure.live.request import Watcher
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import LIMIT_S, Plan, RunSpec
-from dynotune.schema.task import Task
+from dynotune.schema.task import AlignSteps, Task
 
 SILENT_S, SILENT_STEPS = 3.0, 4
 MOST_FRAMES = 1 << 14
@@ -132,7 +133,14 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         if not live.is_over and not self._is_known_steady:
             self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
             self.step_s = recent_step_s(live.records()[0]) if self._is_known_steady else 0.0
+            self._align(live)
         return None if live.is_over else live.order(place(live.records()), limit_s=limit_s)
+
+    def _align(self, live: LiveRun) -> None:
+        """Have the ranks of a program that was joined count their steps from the same one."""
+        records = live.records()
+        if self._join is not None and len(records) > 1 and not live.is_over:
+            live.do(AlignSteps(skip=skips(records)))
 
     @property
     def ended_well(self) -> bool:

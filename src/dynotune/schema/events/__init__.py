@@ -59,6 +59,7 @@ from dynotune.schema.events.tasks import (
     PageCacheDrop,
     ResultsRead,
     ShapesCounted,
+    StepsAligned,
     TraceRecorded,
     Window,
 )
@@ -73,6 +74,7 @@ TaskResult = (
     | HistoryRecorded
     | ShapesCounted
     | ObjectsCounted
+    | StepsAligned
     | GivenUp
 )
 """What a process reports about a task."""
@@ -172,6 +174,7 @@ __all__ = [
     "StartCovered",
     "StartSpan",
     "StateRead",
+    "StepsAligned",
     "Stretch",
     "TaskResult",
     "TorchImported",

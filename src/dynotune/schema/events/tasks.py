@@ -156,6 +156,14 @@ class ObjectsCounted(GrownObjects, frozen=True, kw_only=True, tag_field="event",
     done_s: float | None = None
 
 
+class StepsAligned(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="aligned"):
+    """The process left its first `skipped` steps out of its count."""
+
+    skipped: Int
+    task: Int | None = None
+    done_s: float | None = None
+
+
 class Digest(msgspec.Struct, frozen=True):
     """Digest of one output tensor of an outermost module. None represents a value that is not finite.
 

@@ -1,0 +1,75 @@
+"""The agent comes to a program that runs, and leaves nothing when it goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dynotune
+from dynotune.launch.records.reader import Records
+from dynotune.schema.events import AgentError, AgentLeft, CycleFound, ProcessBegun, TraceRecorded, Window
+
+AGENT = Path(dynotune.__file__).parent / "agent"
+PROGRAM = Path(__file__).parent / "programs" / "joined.py"
+WINDOW = {"type": "time-window", "num_steps": 10, "at_step": 5}
+TRACE = {"type": "record-trace", "num_steps": 3, "most_s": 60, "stacks": True}
+LONG_TRACE = {"type": "record-trace", "num_steps": 1 << 30, "most_s": 1e6}
+
+
+@pytest.fixture
+def joined(tmp_path, interpreters):
+    """`joined(case, tasks)` runs the program; returns what it printed, and the record of its process."""
+
+    def run(case: str, *tasks: dict[str, object]):
+        folder, output = tmp_path / "run", tmp_path / "output"
+        folder.mkdir()
+        output.mkdir()
+        plan = {"settings": [], "observe": True, "note_events": True, "tasks": tasks}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        words = [str(PROGRAM), str(folder), str(AGENT), case]
+        done = interpreters["compiler"].run(words, cwd=tmp_path, folder=output)
+        failed = folder / "failed.txt"
+        assert done.returncode == 0 and not failed.exists(), done.stderr
+        records = [record for record in Records(folder).update() if record.steps]
+        return json.loads(done.stdout.splitlines()[-1]), records[0]
+
+    return run
+
+
+def test_agent_times_and_records_and_leaves_nothing_when_it_comes_late(joined):
+    said, record = joined("steps", WINDOW, TRACE)
+    assert said["differ"] == {} and said["ended"]
+    assert record.last(ProcessBegun).late
+    assert record.last(Window).num_steps == 10
+    assert record.last(TraceRecorded).file
+    assert record.last(AgentLeft).stay == []
+    assert record.last(AgentError) is None
+    kinds = [part.kind for part in record.last(CycleFound).parts]
+    assert kinds[0] == "draw" and kinds[-1] == "step"
+
+
+def test_agent_takes_over_frozen_objects_when_the_collector_does_not_list_them(joined):
+    said, record = joined("frozen", WINDOW)
+    assert said["differ"] == {}
+    assert record.last(Window).num_samples == 40
+    assert record.last(AgentError) is None
+
+
+def test_workers_are_without_the_agent_when_they_are_forked_beside_it(joined):
+    said, record = joined("workers", WINDOW)
+    assert said["seen_in_worker"] == 0 and said["differ"] == {}
+    assert record.last(Window).num_steps == 10
+
+
+def test_recording_is_ended_when_the_agent_has_to_leave_meanwhile(joined):
+    said, record = joined("recording", WINDOW, LONG_TRACE)
+    assert said["differ"] == {} and not said["profiles"]
+    assert record.last(TraceRecorded) is None and record.last(AgentLeft) is not None
+
+
+def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
+    said, record = joined("no step", WINDOW)
+    assert said["differ"] == {}
+    assert record.last(AgentLeft) is not None

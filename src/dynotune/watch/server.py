@@ -57,8 +57,9 @@ class Server:
         self.token = token or secrets.token_urlsafe(16)
         self._pages = _Pages(source)
         self._source, self._asked_s = source, -math.inf
-        self._end_is_told = threading.Event()
-        request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})
+        self._ends, self._end_is_told = False, threading.Event()
+        own = {"answer": staticmethod(self._answer), "written": staticmethod(self._written)}
+        request: Any = type("_Asked", (_Request,), own)
         taken = "Another program has this port: take another one, or 0 for any that is free."
         with may_fail(f"serve {address}", taken):
             self._http = (_Http6 if ":" in self.host else _Http)((self.host, port), request)
@@ -103,10 +104,13 @@ class Server:
         except ValueError:
             return 400, "text/plain", b"since is a time in seconds.\n"
         self._asked_s = time.monotonic()
-        told, is_over = self._pages.parts(since_s, query.get("story", [""])[0])
-        if is_over:
-            self._end_is_told.set()
+        told, self._ends = self._pages.parts(since_s, query.get("story", [""])[0])
         return 200, "application/json", told
+
+    def _written(self) -> None:
+        """Learn that an answer was written: once the last state was among them, the server may end."""
+        if self._ends:
+            self._end_is_told.set()
 
     def _is_known(self, query: dict[str, list[str]], headers: Any) -> bool:
         given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
@@ -198,6 +202,7 @@ class _Http6(_Http):
 class _Request(BaseHTTPRequestHandler):
     timeout = PATIENCE_S
     answer: Any
+    written: Any
 
     def do_GET(self) -> None:
         status, kind, body = self.answer(self.path, self.headers)
@@ -210,6 +215,7 @@ class _Request(BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
+        self.written()
 
     def log_message(self, *args: object) -> None:
         """Print nothing: the terminal is the command's."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, plain_window, why_not_proof
@@ -56,6 +57,14 @@ def test_shift_is_the_mean_of_the_blocks_within_its_interval(times):
     assert shift.ci[0] <= shift.ratio * (1 + 1e-9)
     assert shift.ratio <= shift.ci[1] * (1 + 1e-9)
     assert shift.num_blocks == len(times)
+
+
+def test_shift_is_shown_by_two_blocks_when_their_stretches_are_as_steady():
+    differ = [Stretch(50 * STEP_S * time, 50, None) for time in (1.33, 1.37)]
+    steady = [replace(block, baseline=differ) for block in blocks(1.35, 1.35)]
+    assert baseline_shift(record(), blocks(1.2, 1.5)).is_shown is False
+    assert baseline_shift(record(), steady).is_shown is True
+    assert baseline_shift(record(), steady[:1]).ci is not None
 
 
 @given(TIMES, st.integers(1, 64))

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -121,10 +122,9 @@ def from_checkout(file: str) -> str:
 
 
 def main() -> int:
-    folder = Path(os.environ["RUNNER_TEMP"])
+    # A folder of its own: other steps, and what a shared runner left, have names in RUNNER_TEMP, too.
+    folder = Path(tempfile.mkdtemp(prefix="dynotune-", dir=os.environ["RUNNER_TEMP"]))
     comparison, diagnosis = folder / "comparison.json", folder / "diagnosis.json"
-    for old in (comparison, diagnosis, diagnosis.with_suffix(".sarif")):
-        old.unlink(missing_ok=True)
     # A shell takes the command, as the user would: it may have variables, && and quotes.
     command = ["bash", "-c", os.environ["COMMAND"]]
     status = compared(comparison, command)

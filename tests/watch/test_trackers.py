@@ -183,7 +183,7 @@ def wandb_environment(tmp_path, monkeypatch):
         return SimpleNamespace(url="https://wandb.ai/x", dir=str(tmp_path / "wandb" / "files"))
 
     module = SimpleNamespace(
-        setup=lambda: SimpleNamespace(settings=settings), Settings=dict, init=init, Error=OSError
+        setup=lambda _: SimpleNamespace(settings=settings), Settings=dict, init=init, Error=OSError
     )
     monkeypatch.setitem(sys.modules, "wandb", module)
     return SimpleNamespace(settings=settings, begun=begun)

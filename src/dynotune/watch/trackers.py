@@ -177,7 +177,7 @@ class _Wandb:
     def _begin(self, where: str, folder: Path) -> None:
         import wandb
 
-        known = wandb.setup().settings
+        known = wandb.setup(wandb.Settings(silent=True)).settings  # the terminal is the command's
         mode = "offline" if known.mode == "online" and not _logged_in(known) else known.mode
         at = os.environ.get("WANDB_DIR", str(folder))
         quiet = {f"x_disable_{what}": True for what in ("stats", "meta", "machine_info")}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from dynotune.report.blocks import Bar, Bars, Forest, Interval, Plot, Tile, Tiles, Tone
+from dynotune.report.blocks import Bar, Bars, Forest, Interval, LegendEntry, Plot, Tile, Tiles, Tone
 from dynotune.report.page.elements import element, join, percent, unbroken
 from dynotune.report.parts import Part
 from dynotune.text import words
@@ -38,14 +38,14 @@ _SHAPES = {
 def bars(block: Bars) -> Markup:
     """Draw bars on one scale below each other, and a legend."""
     rows = [_row(row.name, _svg(*segments(row.bar)), row.figure) for row in block.rows]
-    legend = [
-        element(
-            "span", swatch(entry.part), f" {entry.name} ", element("b", unbroken(" ".join(entry.figures)))
-        )
-        for entry in block.legend
-    ]
+    legend = [_entry(entry) for entry in block.legend]
     kind = "bars alone" if len(block.rows) == 1 and not block.rows[0].name else "bars"
     return _figure(kind, block.label, join(*rows), join(*legend))
+
+
+def _entry(entry: LegendEntry) -> Markup:
+    figures = element("b", unbroken(" ".join(entry.figures)))
+    return element("span", swatch(entry.part), f" {entry.name} ", figures)
 
 
 def tiles(block: Tiles) -> Markup:

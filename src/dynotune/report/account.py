@@ -165,7 +165,7 @@ def _bars(account: RunAccount) -> list[Piece]:
         LegendEntry(
             OF_A_RUN[part],
             OF_A_RUN[part].label,
-            [words.fine_share(size / account.wall_s), words.duration(size)],
+            [words.fine_share(size / account.wall_s), words.duration(size, column=True)],
         )
         for part, size in sizes.items()
         if size > 0

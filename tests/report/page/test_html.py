@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.report.blocks import Answer, Listing, Report, Section
 from dynotune.report.page import html
 from dynotune.report.page.html import markdown, page, write
 from dynotune.report.page.markdown import _text
@@ -523,3 +524,18 @@ def test_page_has_no_section_when_nothing_stands_in_it():
     made = page(answers.diagnosis(notes=[], facts={}))
     assert "Be wary of" not in made
     assert "Machine" not in Reading(made).texts
+
+
+def test_page_shows_lines_at_once_when_there_is_no_name_to_open_them_by():
+    made = html.live_parts(
+        Report(
+            kicker="",
+            answer=Answer(large="", line=""),
+            sections=[
+                Section("Changed", [Listing("", ["a line"])]),
+                Section("Printed", [Listing("All", ["b"])]),
+            ],
+        )
+    ).story
+    assert made.count("<details") == made.count("<summary>All") == 1
+    assert "a line" in made[: made.index("<details")]

@@ -376,12 +376,13 @@ def _copies() -> Markup:
 
 
 def _listing(listing: Listing) -> Markup:
+    """Write lines as they are; they are opened only when asked, if they have a name to ask for."""
     shown = Markup("\n").join(
         escape(words.plain(line, longest=LONGEST_LINE)) for line in listing.lines[:MOST_LINES]
     )
-    made = element("pre", shown, tabindex="0", aria_label=listing.label)
+    made = element("pre", shown, tabindex="0", aria_label=listing.label or "Lines")
     inside = element("div", _copies(), made, class_="typed")
-    return element("details", element("summary", listing.label), inside)
+    return element("details", element("summary", listing.label), inside) if listing.label else inside
 
 
 def _findings(findings: Findings) -> Markup:

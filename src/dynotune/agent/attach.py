@@ -259,6 +259,20 @@ class Agent:
     def is_recording(self) -> bool:
         return self._tasks.is_recording
 
+    def leave_between_tasks(self, patience_s: float, *, anyway: bool) -> bool:
+        """Leave unless a task is under way, or `anyway`; tell whether the agent has left.
+
+        A task that begins meanwhile in the program's own thread would put in place what was just taken out.
+        """
+
+        def leave() -> bool:
+            if self.is_busy and not anyway:
+                return False
+            self.leave()
+            return True
+
+        return self._steps.between_events(leave, patience_s)
+
     def ask_to_end_tasks(self) -> None:
         """Have the program's thread give up the present task at the end of its next step."""
         self._tasks.is_leaving = True

@@ -69,11 +69,13 @@ def _stay(agent: Agent, lock: str) -> None:
     while is_held(lock):
         sleep(LOOK_S)
     until_s = monotonic() + PATIENCE_S
-    while agent.is_busy and (agent.is_recording or monotonic() < until_s):
-        agent.ask_to_end_tasks()
+    agent.ask_to_end_tasks()
+    while os.getpid() == pid:
+        is_late = monotonic() >= until_s and not agent.is_recording
+        if agent.leave_between_tasks(PATIENCE_S, anyway=is_late):
+            return
         sleep(SOON_S)
-    if os.getpid() == pid:
-        agent.leave()
+        agent.ask_to_end_tasks()
 
 
 def _remove(folder: str) -> None:

@@ -349,3 +349,32 @@ def test_samples_of_a_step_without_a_loader_are_told_when_all_calls_have_equally
         counted.steps.called(net, (batch,), {})
         counted.steps.stepped(optimizer)
     assert counted.fixed[0][-1] == samples
+
+
+def test_agent_leaves_after_a_task_has_begun_when_it_begins_at_that_moment():
+    order, begins, goes_on = [], threading.Event(), threading.Event()
+
+    class Beginning(Counted):
+        def reached(self, num_steps):
+            begins.set()
+            goes_on.wait(60)
+            order.append("begun")
+            return 1 << 62
+
+    counted, net = Beginning(), Net()
+
+    def make_steps():
+        for _ in range(20):
+            counted.draw_and_call(net)
+
+    program = threading.Thread(target=make_steps)
+    program.start()
+    assert begins.wait(60)
+    leaves = threading.Thread(
+        target=counted.steps.between_events, args=(lambda: order.append("left") is None, 60)
+    )
+    leaves.start()
+    goes_on.set()
+    program.join()
+    leaves.join()
+    assert order == ["begun", "left"]

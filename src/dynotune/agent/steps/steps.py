@@ -173,6 +173,16 @@ class Steps:
         with self._lock:
             self._begun.discard(key)
 
+    def between_events(self, function: Callable[[], bool], patience_s: float) -> bool:
+        """Call the function from another thread, while no event is counted and no task begins or ends; after
+        `patience_s` also if one does."""
+        is_held = self._lock.acquire(timeout=patience_s)
+        try:
+            return function()
+        finally:
+            if is_held:
+                self._lock.release()
+
     def skip(self, num: int) -> None:
         """Leave the first `num` steps out of the count, at the end of a step."""
         with self._lock:

@@ -93,7 +93,7 @@ def begin():
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return
-            except OSError:
+            except BlockingIOError:
                 pass  # dynotune holds it
         if "torch" not in sys.modules:
             why = "no torch"

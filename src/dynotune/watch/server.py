@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 LAST_WORD = 1.5
 """How long the end waits for a page that is open, in times between two of its requests."""
 HEAD_S = 5.0
-"""How long the whole head of a request may take: a connection that drips a header keeps its place no longer."""
+"""How long the whole head of a request may take, so that a connection that drips a header loses its place."""
 MOST_AT_ONCE = 16
 """Requests that are answered at once; further connections are closed."""
 HEADERS = {

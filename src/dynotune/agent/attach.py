@@ -30,10 +30,12 @@ from .tasks.queue import TaskQueue
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from .core.annotations import Around, Key
     from .core.fetch_delay import FetchDelay
+    from .core.pending_call import PendingCall
     from .facts.fetching import Fetching
     from .facts.living import Living
     from .facts.stack_clock import StackClock
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from .tasks.startup_spans import StartupSpans
 
 ALLOCATIONS_EVERY_S = 0.002
+PATIENCE_S = 1.0
+"""Seconds that the main thread, which was interrupted, waits for the agent's own thread."""
 _MOST_PARTS = 12  # of a cycle in its event
 
 
@@ -105,6 +109,8 @@ class Agent:
             self._clock = StackClock(program)
         self._compiled: list[bool] = []
         self._undo: list[Callable[[], object]] = []
+        self._pending_call: PendingCall | None = None
+        self._too_long = ""
         self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
@@ -265,6 +271,35 @@ class Agent:
     @property
     def is_recording(self) -> bool:
         return self._tasks.is_recording
+
+    def bound_recording(self, reason: str = "") -> None:
+        """Have the main thread give up a recording that takes too long or too much memory, or for `reason`.
+
+        Only the thread that began a session of the profiler can end it, and may make no step for long.
+        """
+        reason = self._tasks.overdue() or (reason if self.is_recording else "")
+        if not reason:
+            return
+        if self._pending_call is None:
+            from .core.pending_call import PendingCall
+
+            self._pending_call = PendingCall(self._end_recording)
+            self._undo.append(self._pending_call.cancel)
+        self._too_long = reason
+        self._pending_call.ask()
+
+    def _end_recording(self) -> None:
+        """Give up the recording, unless the main thread was interrupted while it begins or ends a session."""
+        package = __name__.rpartition(".")[0]
+        within = {package + name for name in (".core.profiler_session", ".core.cupti", ".tasks.record_trace")}
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_globals.get("__name__") in within:
+                return
+            frame = frame.f_back
+        if not is_capturing(self._program.torch):
+            end = functools.partial(self._tasks.end_recording, self._too_long)
+            self._guard("recording", self._steps.unless_within, end, PATIENCE_S)
 
     def leave_between_tasks(self, patience_s: float, *, anyway: bool) -> bool:
         """Leave unless a task is under way, or `anyway`; tell whether the agent has left.

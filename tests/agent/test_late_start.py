@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import dynotune
-from dynotune.agent import attach, late_start
+from dynotune.agent import joined as joining
+from dynotune.agent import late_start
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import (
     AgentError,
@@ -120,6 +121,6 @@ def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
     monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
     agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
-    attach.Agent._cover_forks(agent)
+    joining.JoinedAgent._cover_forks(agent)
     assert os.fork() == 0 and os.forkpty() == (0, 5)
     assert len(left) == 2

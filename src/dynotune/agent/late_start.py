@@ -15,7 +15,7 @@ import os
 import shutil
 from time import monotonic, sleep, time
 
-from .attach import Agent, forget_modules
+from .joined import JoinedAgent, forget_modules
 
 LOOK_S = 0.2
 """Seconds between two looks at the lock; opening and asking take some microseconds."""
@@ -41,7 +41,7 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
     """
     try:
         if is_held(lock):
-            agent = Agent.in_running_program(folder, pid)
+            agent = JoinedAgent.in_running_program(folder, pid)
             _stay(agent, lock)
     except Exception as error:
         _say_why(folder, "%s: %s" % (type(error).__name__, error))
@@ -70,7 +70,7 @@ def is_held(lock: str) -> bool:
     return False
 
 
-def _stay(agent: Agent, lock: str) -> None:
+def _stay(agent: JoinedAgent, lock: str) -> None:
     pid = os.getpid()
     while is_held(lock):
         sleep(LOOK_S)

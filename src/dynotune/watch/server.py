@@ -11,7 +11,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from dynotune.report.page import html
 from dynotune.schema import document
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 LAST_WORD = 1.5
 """How long the end waits for a page that is open, in times between two of its requests."""
 HEAD_S = 5.0
-"""How long the whole head of a request may take: a dripped header keeps its place no longer."""
+"""How long the whole head of a request may take, so that a connection that drips a header loses its place."""
 MOST_AT_ONCE = 16
 """Requests that are answered at once; further connections are closed."""
 HEADERS = {
@@ -69,7 +69,7 @@ class Server:
         self.port = int(self._http.server_address[1])
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.place = f"http://{shown}:{self.port}/"
-        self.url = f"{self.place}?token={self.token}"
+        self.url = self.place + "?" + urlencode({"token": self.token})
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
@@ -84,7 +84,8 @@ class Server:
         path, _, query_text = path.partition("?")
         query = parse_qs(query_text)
         if not self._is_known(query, headers):
-            refused = "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
+            refused = "The token is missing or wrong: add it to the address as the query's token, or send it "
+            refused += "as a bearer.\n"
             return 403, "text/plain", refused.encode()
         try:
             if path == "/":

@@ -19,9 +19,9 @@ from dynotune.schema.events import Block, TraceRecorded, Window, unit_s
 def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | None:
     """Return how the baseline's steps changed since the plain window; None without a plain window or a block.
 
-    The plain window counts as one more draw from the noise of the blocks' baselines, which their stretches show,
-    too, so the interval is that of a prediction (Student's t). The window is longer than a block's stretches,
-    which errs towards a wide interval.
+    The plain window counts as one more draw from the noise of the blocks' baselines, which their stretches
+    show, too: the interval is that of a prediction (Student's t). The window is longer than a block's
+    stretches, which errs towards a wide interval.
     """
     window = plain_window(record)
     if window is None or not blocks:

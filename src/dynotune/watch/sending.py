@@ -12,6 +12,9 @@ from typing import Protocol
 LONGEST_S = 15.0
 """How long trackers and collectors may take together after the command's end."""
 
+SLICE_S = 0.2
+"""How long one wait lasts: a signal that comes just before a wait begins does not end it."""
+
 
 class Sender(Protocol):
     """A display that sends values to another program. `name`: what the user called it."""
@@ -44,7 +47,8 @@ def end(senders: Sequence[Sender], say: Callable[[str], None], within_s: float =
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+                while thread.is_alive() and (left_s := deadline_s - time.monotonic()) > 0:
+                    thread.join(min(left_s, SLICE_S))
         except KeyboardInterrupt:
             why = "Ctrl-C ended the wait for an answer"
     for at, sender in enumerate(senders):

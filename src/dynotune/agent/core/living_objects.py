@@ -8,6 +8,7 @@ import weakref
 
 from .covers import covers
 from .errors import guarded
+from .interpreters import frames_of_threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _variables() -> list[Any]:
     """Return the variables of running functions, innermost first, and of the program's modules, its script
     first."""
     found: list[Any] = []
-    for innermost in sys._current_frames().values():
+    for innermost in frames_of_threads().values():
         frame: FrameType | None = innermost
         while frame is not None:
             found.extend(frame.f_locals.values())

@@ -278,11 +278,12 @@ class StartupSpans:
         """Cover the block in which a CUDA graph is captured, which may be left in another call."""
         capture: Any = torch.cuda.graphs.graph
         enter, leave = capture.__enter__, capture.__exit__
-        begun_s: list[float] = []
+        begun_s: list[float] = []  # by this thread; others may capture meanwhile
 
         @covers(capture, "__enter__")
         def __enter__(self_: Any) -> Any:
-            begun_s[:] = [perf_counter()] if self._begin("graph_capture") else []
+            if self._begin("graph_capture"):
+                begun_s[:] = [perf_counter()]
             return enter(self_)
 
         @covers(capture, "__exit__")

@@ -12,11 +12,12 @@ from dynotune.measure.account.processes import main_record
 from dynotune.measure.account.rows import Rows
 from dynotune.schema import document
 from dynotune.schema.account import AccountRow, RunAccount, SavedTime
-from dynotune.schema.events import StacksSampled, StartSpan, TorchImported
+from dynotune.schema.events import SamplingEnded, StacksSampled, StartSpan, TorchImported
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import Run
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 ACCOUNT_FILE = "account.json"
 THOUSAND = 1000
@@ -129,7 +130,11 @@ def _mean_apart_s(times: Sequence[float], num: int) -> float | None:
 
 
 def _notes(main: Record) -> Iterator[str]:
-    if not main.last(StacksSampled):
+    ended = main.last(SamplingEnded)
+    if ended is not None:
+        after = f" after {words.duration(ended.at_s - main.start_s)}" if main.last(StacksSampled) else ""
+        yield f"stacks were not sampled{after}: {ended.why}"
+    elif not main.last(StacksSampled):
         yield NOT_SAMPLED
     if not main.steps:
         yield NO_STEP

@@ -49,6 +49,7 @@ Activity = Literal[
     "saving",
     "logging",
     "waiting",
+    "other_commands",
     "process_end",
     "unexplained",
 ]
@@ -85,6 +86,7 @@ ACTIVITIES: dict[Activity, str] = {
     "saving": "saving",
     "logging": "logging",
     "waiting": "waits for other processes or threads",
+    "other_commands": "other commands",
     "process_end": "end of the process",
     "unexplained": "unexplained",
 }

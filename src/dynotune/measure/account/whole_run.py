@@ -19,6 +19,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh", "fish")
 ACCOUNT_FILE = "account.json"
 THOUSAND = 1000
 NO_PYTHON = "no Python of the command began a record, so its time is not known in parts"
@@ -85,7 +86,8 @@ def account(
         row = AccountRow("unexplained", "unexplained", wall_s)
         return msgspec.structs.replace(about, rows=[row], notes=[NO_PYTHON])
     was_killed = not is_whole or (exit_code or 0) < 0
-    rows = Rows(records, main, launched_s, ended_s, was_killed=was_killed)
+    by_shell = _is_by_shell(command)
+    rows = Rows(records, main, launched_s, ended_s, was_killed=was_killed, by_shell=by_shell)
     ends = [step.end_s for step in main.steps if step.end_s <= ended_s]
     epochs = [step.end_s for step in main.steps if step.flags & EPOCH and step.end_s <= ended_s]
     return msgspec.structs.replace(
@@ -120,6 +122,14 @@ def saved(recipe: Recipe, settings: Sequence[Setting], found: RunAccount) -> lis
         for proof in recipe.proof
         if proof.knob in applied
     ]
+
+
+def _is_by_shell(command: Sequence[str]) -> bool:
+    """Tell whether the command is a shell that lives beside its Pythons: by one simple command, it replaces
+    itself."""
+    if not command or Path(command[0]).name not in SHELLS:
+        return False
+    return command[1:2] != ["-c"] or any(sign in " ".join(command[2:]) for sign in ";&|\n")
 
 
 def _mean_apart_s(times: Sequence[float], num: int) -> float | None:

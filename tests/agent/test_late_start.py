@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dynotune
+from dynotune.agent import attach, late_start
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import AgentError, AgentLeft, CycleFound, ProcessBegun, TraceRecorded, Window
 
@@ -73,3 +78,30 @@ def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     said, record = joined("no step", WINDOW)
     assert said["differ"] == {}
     assert record.last(AgentLeft) is not None
+
+
+def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):
+    lock = tmp_path / "held.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert late_start.is_held(str(lock))
+    finally:
+        os.close(descriptor)
+    assert not late_start.is_held(str(lock))
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert not late_start.is_held(str(lock))
+
+
+def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
+    agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
+    attach.Agent._cover_forks(agent)
+    assert os.fork() == 0 and os.forkpty() == (0, 5)
+    assert len(left) == 2

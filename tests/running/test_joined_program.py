@@ -13,6 +13,7 @@ import pytest
 
 from dynotune.running import diagnose_running, injected, joined_program, running_diagnosis, targets
 from dynotune.running.joined_program import JoinedProgram
+from dynotune.running.shared_folder import SharedFolder
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere
 
@@ -62,7 +63,8 @@ def asked(monkeypatch):
 
 def join(program, folder: Path) -> JoinedProgram:
     folder.mkdir()
-    return JoinedProgram(targets.find(program.pid), folder, lambda _: None)
+    shared = SharedFolder(folder.parent, str(folder.parent), is_own=True)
+    return JoinedProgram(targets.find(program.pid), folder, shared, lambda _: None)
 
 
 def test_diagnosis_is_that_of_a_start_when_a_training_is_joined(started, asked, monkeypatch, tmp_path):
@@ -124,13 +126,24 @@ def test_joining_says_why_when_the_agent_cannot_stay(started, asked, tmp_path, r
 
 
 def test_clearing_removes_folders_when_nobody_uses_them_any_more(started, tmp_path):
-    pending, left = tmp_path / "joined" / "pending", tmp_path / "joined" / "left"
-    for folder in (pending, left):
+    joined, of_others = tmp_path / "joined", tmp_path / "others"
+    pending, left, link = (joined / f"20260101-000000-000-00000{number}" for number in range(3))
+    foreign = joined / "else"
+    for folder in (pending, left, foreign, of_others / "precious"):
         folder.mkdir(parents=True)
+    link.symlink_to(of_others)
     (pending / f"begin-{started(READY).pid}.py").touch()
     (left / f"begin-{2**22 + 1}.py").touch()
-    joined_program.clear(tmp_path / "joined")
+    joined_program.clear(SharedFolder(joined, str(joined), is_own=True))
     assert pending.exists() and not left.exists()
+    assert foreign.exists() and (link / "precious").exists()
+
+
+def test_nothing_is_cleared_when_the_folder_is_in_the_targets_root(tmp_path):
+    left = tmp_path / "20260101-000000-000-000000"
+    left.mkdir()
+    joined_program.clear(SharedFolder(tmp_path, "/tmp", is_own=False))
+    assert left.exists()
 
 
 def test_diagnosis_reaches_rung_two_when_a_real_python_is_joined(started, monkeypatch):

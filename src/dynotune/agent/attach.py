@@ -186,7 +186,7 @@ class Agent:
         replaced.is_kept = self._steps.is_joined = True
         self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
-        self._cover_fork()
+        self._cover_forks()
         self._cover_exit()
         atexit.register(self._finish)
         self._undo.append(lambda: atexit.unregister(self._finish))
@@ -233,8 +233,8 @@ class Agent:
         if fetcher is not None:
             self._cover_fetcher(self._program.torch, fetcher)
 
-    def _cover_fork(self) -> None:
-        original = os.fork
+    def _cover_forks(self) -> None:
+        original, original_pty = os.fork, os.forkpty
 
         @covers(os, "fork")
         def fork() -> int:
@@ -242,6 +242,13 @@ class Agent:
             if not pid:
                 self._guard("fork", self._leave_in_child)
             return pid
+
+        @covers(os, "forkpty")
+        def forkpty() -> tuple[int, int]:
+            pid, descriptor = original_pty()
+            if not pid:
+                self._guard("fork", self._leave_in_child)
+            return pid, descriptor
 
     def _leave_in_child(self) -> None:
         self._forked()
@@ -283,9 +290,11 @@ class Agent:
 
         The last event names covers that the program has covered since; they stay, and do nothing.
         """
-        self._guard("tasks", self._tasks.leave)
-        self._event({"event": "left", "stay": self._take_out()})
-        self._writer.close()
+        try:
+            self._guard("tasks", self._tasks.leave)
+            self._event({"event": "left", "stay": self._take_out()})
+        finally:
+            self._writer.close()
 
     def _take_out(self) -> list[str]:
         self._guard("steps", self._steps.ignore)
@@ -359,7 +368,8 @@ class Agent:
         program.loaders = self._guard(
             "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
         )
-        self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
+        if not self._steps.is_joined:  # a fork leaves by itself, and a start that is under way would fail
+            self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         remove = self._guard(
             "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
         )

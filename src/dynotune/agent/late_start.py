@@ -57,8 +57,10 @@ def is_held(lock: str) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # where locks do not work, nobody would be seen to let go
+        return False
     finally:
         os.close(descriptor)
     return False

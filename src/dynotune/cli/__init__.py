@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if code == INTERRUPTED and ours[:1] and ours[0] not in stopping.TRANSPARENT:
         stopping.say_stopped()
         code = stopping.TERMINATED if stopping.stop.by_term else code
-    if sys.flags.inspect:
+    if sys.flags.inspect or stopping.stop.is_abrupt:
         # PYTHONINSPECT is for the command: our own interpreter would stay, and exit otherwise than it did.
         _give_up_output()
         os._exit(code if isinstance(code, int) else 1)

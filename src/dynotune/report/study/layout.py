@@ -145,8 +145,9 @@ def _in_blocks(comparison: Comparison) -> str:
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
     found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))
+    num = f"{comparison.num_pairs} block{'' if comparison.num_pairs == 1 else 's'}"
     return (
-        f"{words.settings(comparison.candidate_settings)}: {found}, {comparison.num_pairs} blocks; a step of "
+        f"{words.settings(comparison.candidate_settings)}: {found}, {num}; a step of "
         f"the baseline against the plain window: {baseline}"
     )
 
@@ -183,10 +184,15 @@ def _steps(study: Study) -> list[Piece]:
     if not isinstance(compared, Unknown):
         limits += _with_recipe(study.diagnosis_with_recipe)
     has_bars = any(side.whole_s is not None for side in sides)
+    of_what = sides[0].of_what
     return [
-        Section(f"A {sides[0].of_what}", [stacked(sides)], on=On.TERMINAL if has_bars else On(0)),
+        Section(f"A {of_what}", [stacked(sides)], on=On.TERMINAL if has_bars else On(0)),
         *([Note(note[0].text, tone="dim", on=On.TERMINAL)] if note and has_bars else []),
-        Section("Where a step goes", [*limits, *note, stacked(sides), parts_table(sides)], on=On.PAGE),
+        Section(
+            f"Where a {of_what} goes",
+            [*limits, *note, stacked(sides), parts_table(sides)],
+            on=On.PAGE,
+        ),
     ]
 
 
@@ -344,8 +350,7 @@ def _wary(study: Study) -> list[Piece]:
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
     found = list(dict.fromkeys([*found, *unverified(study.readback.values())]))
-    nothing = [] if found else [Note("Nothing was noted.")]
-    on_page = [*warnings(map(prose, found)), *nothing, tables.not_known(study)]
+    on_page = [*warnings(map(prose, found)), tables.not_known(study)]
     return [
         *warnings(map(prose, shown), on=On.LONG),
         *(more if not is_verbose() else []),

@@ -5,17 +5,27 @@ one where `DYNOTUNE_PYTHON_314` names it."""
 from __future__ import annotations
 
 import compileall
+import contextlib
 import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from dynotune.running import diagnose_running, injected, joined_program, running_diagnosis, targets
+from dynotune.running import (
+    diagnose_running,
+    injected,
+    joined_program,
+    process_files,
+    running_diagnosis,
+    targets,
+)
 from dynotune.running.joined_program import JoinedProgram
 from dynotune.running.shared_folder import SharedFolder
+from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import Plan
 
 from .conftest import READY
 
@@ -159,3 +169,25 @@ def test_diagnosis_reaches_rung_two_when_a_real_python_is_joined(started, monkey
     assert found.rung == 2, found.next_rung
     maps = Path(f"/proc/{program.pid}/maps").read_text().splitlines()
     assert [line for line in maps if "dynotune" in line] == []
+
+
+def test_program_counts_as_ended_when_the_agent_has_left_by_itself(started, asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(joined_program, "BEAT_S", 60.0)
+    program = started(TRAINING)
+
+    def tell(script: str) -> None:
+        program.child.stdin.write(f"{script}\n")
+        program.child.stdin.flush()
+
+    asked.programs[program.pid] = tell
+    folder = tmp_path / "run"
+    folder.mkdir()
+    document.write(folder / "plan.json", Plan(watched=True), to_agent=True)
+    shared = SharedFolder(tmp_path, str(tmp_path), is_own=True)
+    joined = JoinedProgram(targets.find(program.pid), folder, shared, lambda _: None)
+    with contextlib.ExitStack() as stack:
+        stack.callback(joined.leave)
+        assert joined.wait(0.0) is None
+        os.utime(folder / "held.lock", times=(0, 0))
+        assert joined.wait(60.0) is not None
+        assert process_files.lives(process_files.read(program.pid))

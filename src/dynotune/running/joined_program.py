@@ -30,6 +30,8 @@ POLL_S = 0.05
 NUM_WORKERS = 4
 LOOK_S, MOST_JOINED = 0.5, 32
 """Seconds between two looks for new workers, and the most processes that are joined at all."""
+BEAT_S = 1.0
+"""Seconds between two touches of the lock; without one for 15 s the agent leaves."""
 LEAVE_S = 15.0
 """Seconds in which the agent has to leave: its thread looks five times a second, and a task ends with a
 step."""
@@ -80,13 +82,15 @@ class JoinedProgram:
                 hint="Run dynotune inside the container of one of them.",
             )
         self._records = Records(folder)
-        self._pause = threading.Event()
+        self._pause, self._is_over = threading.Event(), threading.Event()
         self._has_left = False
         self._look_s = time.monotonic() + LOOK_S
         self.changed_files: list[str] = []
         with may_fail(f"write in {folder}"):
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
         try:
             with may_fail(f"write in {folder}"):
                 injected.copy_agent(folder)
@@ -98,10 +102,17 @@ class JoinedProgram:
             raise
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait until all ranks have ended, for at most `timeout_s` seconds; how they ended is not known."""
+        """Wait until all ranks have ended, for at most `timeout_s` seconds; how they ended is not known.
+
+        A rank that the agent has left by itself counts as ended: this dynotune was stopped meanwhile.
+        """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while any(map(process_files.lives, self._processes[: self._num_ranks])):
-            self._join_new_workers()
+            if time.monotonic() >= self._look_s:
+                self._look_s = time.monotonic() + LOOK_S
+                if not self._inside():
+                    break
+                self._join_new_workers()
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return None
             self._pause.wait(POLL_S)
@@ -135,6 +146,8 @@ class JoinedProgram:
         self._has_left = True
         with contextlib.suppress(OSError):
             (self.folder / LEAVING).touch(mode=0o600)
+        self._is_over.set()
+        self._beating.join()
         os.close(self._lock)
         for process, place in zip(self._processes, self._places, strict=True):
             script = self.folder / f"begin-{process.pid}.py"
@@ -146,12 +159,17 @@ class JoinedProgram:
         while time.monotonic() < until_s and self._inside():
             self._pause.wait(POLL_S)
 
+    def _beat(self) -> None:
+        """Touch the lock, so that the agent sees that this dynotune is not stopped."""
+        while not self._is_over.wait(BEAT_S):
+            now_ns = time.time_ns()  # by this clock, not by that of a file server
+            with contextlib.suppress(OSError):
+                os.utime(self._lock, ns=(now_ns, now_ns))
+
     def _join_new_workers(self) -> None:
         """Join workers that loaders have started since, as for a new epoch, as far as `MOST_JOINED` go."""
-        now_s = time.monotonic()
-        if not self._num_workers or now_s < self._look_s or len(self._processes) >= MOST_JOINED:
+        if not self._num_workers or len(self._processes) >= MOST_JOINED:
             return
-        self._look_s = now_s + LOOK_S
         known = {process.pid: process for process in self._processes}
         for rank in self._target.ranks:
             living = targets.workers_of(rank.process, known)

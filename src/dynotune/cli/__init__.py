@@ -50,8 +50,8 @@ WITHOUT_NUMBERS = (
     "--version",
 )
 EPILOG = (
-    "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
-    "70 a mistake of dynotune's own; 130 interrupted; 143 ended by SIGTERM. "
+    "Exit codes: 0 done; 1 a gate such as --fail-on failed; 2 wrong usage; 3 cannot run here; 4 your "
+    "command failed; 70 a bug in dynotune; 130 interrupted; 143 ended by SIGTERM. "
     "`dynotune run` and `watch` exit as your command does."
 )
 INTERNAL_ERROR = 70

@@ -86,9 +86,9 @@ def transparently(
     """
     check_json(json)
     if strict and recipe is None:
-        raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
+        raise UsageError("--strict needs --recipe.", hint="Add --recipe FILE.")
     if exact and recipe is None:
-        raise UsageError("--exact is about a recipe, and there is none.", hint="Add --recipe FILE.")
+        raise UsageError("--exact needs --recipe.", hint="Add --recipe FILE.")
     proved = None
     if recipe is not None:
         from dynotune.schema import recipe as recipes
@@ -97,7 +97,7 @@ def transparently(
     chosen = _settings(settings or [], proved, recipe, exact=exact, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
-            "git.ref shows a revision to a run that is measured; this one is the command itself.",
+            "git.ref sets a revision only for measured runs; dynotune run starts the command itself.",
             hint="Check the revision out, or compare it: dynotune compare git.ref=REVISION -- COMMAND",
         )
     env = run_options.environment()
@@ -328,7 +328,7 @@ def _warn(record: Run) -> None:
     missing = {setting.knob for setting in record.settings} - {r.knob for r in record.readback}
     if missing:
         why = (
-            "no Python of the command began a record (python -I, -E or -S?)"
+            "no Python process of the command began a record (was it started with -I, -E or -S?)"
             if not record.processes
             else "torch was not imported"
         )

@@ -96,11 +96,11 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
         raise UsageError("--compare and --ranks exclude each other.", hint="Give one of them.")
     if command and files_given:
         raise UsageError(
-            "--compare and --ranks are about files, and a command was given.", hint="Leave them out."
+            "--compare and --ranks need trace files, but a command was given.", hint="Leave them out."
         )
     if command is None and (foreign := options.given(context, but=OF_BOTH)):
         raise UsageError(
-            f"{foreign[0]} is about recording a command, and there is none.",
+            f"{foreign[0]} needs a command to record, but none was given.",
             hint=f"dynotune trace {foreign[0]} … -- python train.py",
         )
 

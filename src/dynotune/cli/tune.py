@@ -78,9 +78,7 @@ def tune(
             base_recipe, settings = _base_recipe(recipe, run.settings, exact=exact)
             run = msgspec.structs.replace(run, settings=settings)
         elif run.settings:
-            raise UsageError(
-                "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
-            )
+            raise UsageError("--set needs --recipe.", hint="Add --recipe FILE; or try it: --try.")
         run_options.check_run(context, run, looks_for_script=True)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured

@@ -86,7 +86,8 @@ def watch(
         )
     if settings or recipe:
         raise UsageError(
-            "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
+            "Settings can only be given with a command: this run has already begun.",
+            hint="Leave --set and --recipe out.",
         )
     if folder is not None:
         _join(folder, watcher, stays=serve is not None)
@@ -98,7 +99,7 @@ def watch(
 def _refuse_foreign(step_function: str | None, run_dir: Path | None) -> None:
     for name, value in (("--step-function", step_function), ("--run-dir", run_dir)):
         if value is not None:
-            raise UsageError(f"{name} is of a command, and --pid starts none.", hint="Leave it out.")
+            raise UsageError(f"{name} needs a command, and --pid starts none.", hint="Leave it out.")
 
 
 def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoint: str | None) -> None:
@@ -128,7 +129,7 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
 
     if own is None:
         raise CannotRunHere(
-            "A run is watched through its folder, and there is none.", hint="Give --run-dir DIR."
+            "A run is watched through its folder, and this run has none.", hint="Give --run-dir DIR."
         )
     with contextlib.ExitStack() as begun:
         made = watcher(own, begun)

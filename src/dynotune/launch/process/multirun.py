@@ -30,7 +30,8 @@ def refuse_multirun(command: Sequence[str], cwd: Path) -> None:
         return
     if _IMPORTS_HYDRA.search(text):
         raise UsageError(
-            f"{words[0]} starts several jobs of Hydra, and a measurement needs one command that repeats.",
+            f"{words[0]} starts several jobs of Hydra, but a measurement needs a command that does the "
+            "same in each run.",
             hint=(
                 f"Leave {words[0]} out and give each key one value. To compare two values: dynotune compare "
                 "arg.lr=0.2 --baseline arg.lr=0.1 -- python train.py lr={lr}"

@@ -244,8 +244,8 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
-        # The command was killed while stopped. dynotune has stopped or is about to, and has not read this
-        # message yet.
+        # The command was killed while it was suspended (SIGSTOP). dynotune is suspended too or is about to
+        # be, and has not read this message yet: continue dynotune until it has.
         while self._stopped and not self._order["end_the_rest"] and not self._messages.broken:
             self._continue_dynotune()
             self._messages.wait_for_one(_LOOK_AGAIN_S)

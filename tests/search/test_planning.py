@@ -119,7 +119,7 @@ def test_plan_says_what_is_proved_so_far_when_its_time_is_over(machine, tmp_path
     ("most", "end", "words"),
     [
         (0, "none", "Not even streams = 1 holds"),
-        (100, "ceiling", "The limit is not known: --most raises what is tried."),
+        (100, "ceiling", "The largest value that holds is not known: raise --most to try larger values."),
     ],
 )
 def test_plan_says_so_when_no_value_holds_or_all_do(machine, tmp_path, most, end, words):

@@ -412,7 +412,7 @@ def _measured(comparison: Comparison) -> list[str]:
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
         waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
-        beside = f", of the far faster candidate up to {more}" if more is not None else ""
+        beside = f" (up to {more} for the far faster candidate)" if more is not None else ""
         lines.append(
             f"Each run timed {'at most ' if waits else ''}{run.window_steps} steps as a whole{beside}, "
             f"after {run.warmup_steps} steps of warm-up."

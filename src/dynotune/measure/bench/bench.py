@@ -104,8 +104,8 @@ class Bench:
         self._lanes = lane_speed.alike(run, self._lanes, outcomes[0], self.side, launch, self._notes)
         self.journal.update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
-            # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no
-            # look.
+            # When a comparison resumes, its recorded plan stays in force, whatever the new pilot runs show.
+            # Otherwise the pairs would be tested more often than planned.
             return plan_window(self.request.run, outcomes)
         window, most = self._plan(outcomes)
         max_pairs = min(most, self._comparison.max_pairs)

@@ -331,7 +331,8 @@ def _cells(names: Sequence[tuple[str, str]], row: Sequence[Cell]) -> list[Markup
 
 
 def _lines(lines: Iterable[CommandLine], *, copied: bool = False) -> list[Markup]:
-    """Write command lines, each word on one line if there is room; with a button that copies, if asked."""
+    """Write command lines. A word is not broken if there is room for it on a line. `copied`: add a copy
+    button."""
     parts = []
     for line in lines:
         quoted = (element("span", escape(words.plain(word, longest=LONGEST_LINE))) for word in line.words)

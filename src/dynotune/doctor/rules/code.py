@@ -156,7 +156,8 @@ def _of_host(view: ObservationView) -> float:
 
 
 def _of_recording(view: ObservationView) -> float:
-    """Return the share of a plain step that autograd spends on recording all operators."""
+    """Return the share of an unrecorded step that autograd spends on building its graph, over all
+    operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     operators = bounds.operators(view, lambda name: name.startswith("aten::"))

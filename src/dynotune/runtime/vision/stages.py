@@ -360,7 +360,8 @@ class Lanes:
             where = [at.left, at.top, at.gain, at.frame_width, at.frame_height]
             row = torch.tensor([where], dtype=torch.float32, device=device)
             if len(self._letterboxes) >= MAX_LETTERBOXES:
-                # Made and used on one stream, so its memory is not used again before its last reader is done.
+                # The oldest letterbox was made and used on one stream, so the allocator does not reuse its
+                # memory before its last kernel has ended.
                 self._letterboxes.pop(next(iter(self._letterboxes)))
             rows = None if whole else rows_read(at)
             found = Letterbox(at, device, swap_channels=self.options.swap_channels, rows=rows), row

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "frameworks_diagnosed_cuda.json"
 PICTURE = ROOT / "docs" / "images" / "diagnose.svg"
 PROGRAM = "lightning"
-WIDTH = 80
+WIDTH, HEIGHT = 80, 24
 _COLOURS = ("3c464a", "ff8f85", "6fd08c", "eab454", "7da3d4", "a596d8", "58c3cc", "e2e8ea")
 _ANSI = [tuple(bytes.fromhex(colour)) for colour in _COLOURS]
 THEME = TerminalTheme((22, 27, 29), (226, 232, 234), _ANSI)  # type: ignore[arg-type]
@@ -63,7 +63,9 @@ def diagnosis() -> Diagnosis:
 
 def svg() -> str:
     """Return what a terminal of 80 columns shows of the diagnosis, as SVG."""
-    console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, highlight=False)
+    console = Console(
+        record=True, file=io.StringIO(), width=WIDTH, height=HEIGHT, force_terminal=True, highlight=False
+    )
     found = diagnosis()
     typed = f"dynotune diagnose -- {words.command(found.command)}"
     screen = terminal.shown(layout_of(found), On.SCREEN)

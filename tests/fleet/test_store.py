@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from dynotune.fleet import open_store
 from dynotune.schema.study import BlockResult, Study, Trial
 url, number = sys.argv[1], int(sys.argv[2])
-with open_store(url, print, lease_s=5.0) as store:
+with open_store(url, print, lease_s=10.0) as store:
     known = store.study("s")
     store.enter(known, "asked", "/runs")
     while not known.finished:
@@ -76,7 +76,7 @@ def alone(url):
 @pytest.mark.parametrize("num_workers", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_workers_of_which_one_is_killed_lose_no_result_and_double_none(url, num_workers):
     num_blocks = 5 * num_workers
-    with entered(url, lease_s=5.0) as leader:
+    with entered(url, lease_s=10.0) as leader:
         assert leader.lead()
         words = [sys.executable, "-c", WORKER, url]
         doomed = subprocess.Popen([*words, "0"], stdout=subprocess.PIPE, text=True)

@@ -8,6 +8,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from dynotune.measure.comparison import stats
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Parts, Study
 from dynotune.search.results import NO_TIME
@@ -123,8 +124,9 @@ def test_study_settles_what_is_open_when_the_time_that_it_names_is_given():
     assert recipe(again) == {"rounding=1"} and not again.wants_time and again.settles_in_s is None
 
 
-def test_time_to_settle_is_unnamed_when_no_number_of_blocks_is_known_to_be_enough():
-    study = tuned(Table(GAINS, **SLOW_START), QUICK[1:], budget_s=THREE_MINUTES_S, switch_sd=0.2)
+def test_time_to_settle_is_unnamed_when_no_number_of_blocks_is_known_to_be_enough(monkeypatch):
+    monkeypatch.setattr(stats, "_MOST_TO_SETTLE", 2)
+    study = tuned(Table(GAINS, **SLOW_START), QUICK[1:], budget_s=THREE_MINUTES_S, switch_sd=0.8)
     assert study.confirmed is not None and study.confirmed.verdict == "undecided"
     assert study.confirmed.num_pairs_to_settle is None
     assert study.wants_time and study.settles_in_s is None

@@ -25,9 +25,13 @@ def test_cores_bound_the_streams_when_a_frame_takes_cpu_time():
     assert predicted(run(1, cpu_s=0.01, num_cores=8)) == {"cores": 32}
 
 
-def test_cores_of_other_programs_are_left_out_but_never_those_that_the_program_has():
-    assert predicted(run(1, cpu_s=0.01, num_cores=8, others_cores=6.0)) == {"cores": 8}
-    assert predicted(run(4, cpu_s=0.01, num_cores=8, others_cores=7.9, cores=1.0)) == {"cores": 4}
+def test_cores_of_other_programs_are_left_out_when_a_bound_is_predicted():
+    assert predicted(run(1, cpu_s=0.01, num_cores=8, free_cores=2.0)) == {"cores": 8}
+    assert predicted(run(1, cpu_s=0.01, num_cores=4, free_cores=24.0)) == {"cores": 16}
+
+
+def test_no_bound_is_below_the_value_that_ran():
+    assert predicted(run(6, cpu_s=0.01, num_cores=8, free_cores=1.0)) == {"cores": 6}
 
 
 def test_prediction_is_of_the_largest_value_when_runs_are_in_another_order():

@@ -29,7 +29,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         between_cpu_s: CPU time of the calling thread between its calls, per frame.
         busiest_thread: share of time in which the busiest calling thread computed.
         process_cores: cores that the busiest process used; `cores`: that all processes used.
-        others_cores: that other programs used of those that the program may use; None if unknown.
+        free_cores: cores that other programs left to the program, its own use included; None if unknown.
         cpu_s: CPU time of all processes per frame. `num_cores`: cores that the program may use.
         device_share: share of time in which the GPU worked, of the busiest; None without a GPU that tells.
         device_bytes: memory of torch's allocators; `host_bytes`: memory of the process tree.
@@ -56,7 +56,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     busiest_thread: float = 0.0
     process_cores: float | None = None
     cores: float | None = None
-    others_cores: float | None = None
+    free_cores: float | None = None
     cpu_s: float | None = None
     num_cores: float = 1.0
     device_share: float | None = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.largest import Bound, Limit, ValueRun
 from dynotune.schema.serving import Serving
@@ -20,7 +22,7 @@ ONE_CORE = (0.85, 1.25)
 """Cores of a process whose threads take turns by Python's interpreter lock."""
 AT_ONCE = 1.1
 NOTABLE = 0.1
-"""Cores of other programs from which on they are told."""
+"""Cores that other programs take from which on they are told."""
 LEAST_GROWTH_BYTES = 1 << 20
 
 
@@ -39,6 +41,11 @@ def predicted(
         bounds += _of_memory(known, limits, facts)
     if not bounds:
         return Unknown("the samples of the machine do not show what a frame takes")
+    # What ran is no bound.
+    bounds = [
+        bound if bound.largest is None else msgspec.structs.replace(bound, largest=max(value, bound.largest))
+        for bound in bounds
+    ]
     return sorted(bounds, key=lambda bound: bound.largest if bound.largest is not None else 1 << 60)
 
 
@@ -48,9 +55,9 @@ def _of_cores(serving: Serving, fps: float) -> list[Bound]:
     parts = f"{words.duration(serving.call_cpu_s)} in calls of the model, " if serving.call_cpu_s else ""
     between = f"{words.duration(serving.between_cpu_s)} between them" if serving.call_cpu_s else ""
     of_these = f", of these {parts}{between}" if parts else ""
-    others = serving.others_cores or 0.0
-    free = max(serving.cores or 0.0, serving.num_cores - others)
-    taken = f", of which other programs take {others:.1f}" if others >= NOTABLE else ""
+    # A quota bounds the program alone, and may be far below the cores that others share.
+    free = min(serving.num_cores, serving.num_cores if serving.free_cores is None else serving.free_cores)
+    taken = f", of which other programs leave {free:.1f}" if free <= serving.num_cores - NOTABLE else ""
     return [
         Bound(
             name="cores",

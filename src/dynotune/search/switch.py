@@ -223,10 +223,8 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
             with_, seen = words.names(one.settings), found.comparison
             text = f"Within one process, {with_} makes no difference: {seen.reason}"
             if seen.speedup is not None:
-                known = (
-                    f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, "
-                    f"{seen.num_pairs} blocks)"
-                )
+                num = f"{seen.num_pairs} block{'' if seen.num_pairs == 1 else 's'}"
+                known = f"{words.size(study, seen.speedup)} ({words.interval(study, seen.ci)}, {num})"
                 text = f"Within one process, with {with_} it is {known}."
             work.watcher.say(text)
             return found

@@ -18,11 +18,12 @@ from dynotune.search.bench import Tested
 from dynotune.search.guards import Guards
 from dynotune.text import words
 
-UNDECIDED = 2
-"""Blocks from which the noise is hardly known: more are needed whatever they are."""
+TIMED_BLOCKS = 2
+"""Blocks after which the time that a block takes is known."""
 TELLING = 1.0
 """Width of the interval, relative to the gain, up to which blocks go on after their verdict: what launches
 add to the interval then seldom takes the verdict away, where the time holds no fresh pairs."""
+NO_GAIN = "Its blocks leave no gain, so no more were made."
 NUM_RESULTS = 3
 """Calls of an arm within a live run whose results are compared."""
 
@@ -32,8 +33,8 @@ class _Afforded:
     made.
 
     With many looks planned, the first ones decide little: an answer of four blocks of twelve has an interval
-    three times as wide as one of four blocks of four. Two blocks decide next to nothing, and the second shows
-    how long a block takes: the first may include compilation.
+    far wider than one of four blocks of four. The second block shows how long a block takes: the first may
+    include compilation.
     """
 
     def __init__(self, plan: Comparison, until_s: float) -> None:
@@ -41,7 +42,7 @@ class _Afforded:
         self._is_fixed = False
 
     def __call__(self, blocks: list[Block]) -> Comparison:
-        if len(blocks) >= UNDECIDED and not self._is_fixed:
+        if len(blocks) >= TIMED_BLOCKS and not self._is_fixed:
             self._is_fixed = True
             last_s = max(blocks[-1].end_s - blocks[-1].begin_s, 1e-6)
             more = max(1.0, (self._until_s - time.monotonic()) // last_s)
@@ -118,18 +119,17 @@ class WithinRun:
             if self._live.goes_on and not self._live.makes_steps():
                 # The program compiles, and the next arm would have to wait for that.
                 self._live.end()
-        fewest = 1 if is_hopeless else MIN_PAIRS
-        return self._tested(arm, afforded.plan, found, error, fewest)
+        return self._tested(arm, afforded.plan, found, error, is_hopeless)
 
     def _tested(
-        self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float, fewest: int
+        self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float, is_hopeless: bool
     ) -> Tested:
         if event := found.results.get(arm.key):
             self._guards.seen(arm, event)
         if blocks := found.blocks[arm.key]:
             # The first block may include compilation.
             self.block_s = statistics.median(block.end_s - block.begin_s for block in blocks)
-        if arm.key in found.given_up or len(blocks) < fewest:
+        if arm.key in found.given_up or (len(blocks) < MIN_PAIRS and not is_hopeless):
             return Tested(
                 reason=found.given_up.get(arm.key) or found.reason or "too few blocks were whole",
                 blamed=tuple(found.blamed.get(arm.key, ())),
@@ -137,6 +137,9 @@ class WithinRun:
             )
         pairs = in_process.pairs_of(blocks)[: plan.max_pairs]
         judgement = judge_comparison(plan, pairs, error=error, precision=TELLING, ended=True)
+        if is_hopeless and judgement.verdict == "undecided":
+            ci = switching.estimate(arm.key, blocks).ci
+            judgement = replace(judgement, ci=ci, reason=NO_GAIN, num_pairs_to_settle=None)
         return Tested(comparison=in_process.concluded(plan, found, arm.key, pairs, judgement))
 
     def _turns(self, arms: Sequence[Arm], limit_s: float, how: TurnsPlan) -> Turns:

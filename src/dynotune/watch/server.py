@@ -10,7 +10,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from dynotune.report.page import html
 from dynotune.schema import document
@@ -66,7 +66,7 @@ class Server:
         self.port = int(self._http.server_address[1])
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.place = f"http://{shown}:{self.port}/"
-        self.url = f"{self.place}?token={self.token}"
+        self.url = self.place + "?" + urlencode({"token": self.token})
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
@@ -81,7 +81,8 @@ class Server:
         path, _, query_text = path.partition("?")
         query = parse_qs(query_text)
         if not self._is_known(query, headers):
-            refused = "The token is missing or wrong: ?token=WORD, or Authorization: Bearer WORD.\n"
+            refused = "The token is missing or wrong: add it to the address as the query's token, or send it "
+            refused += "as a bearer.\n"
             return 403, "text/plain", refused.encode()
         try:
             if path == "/":

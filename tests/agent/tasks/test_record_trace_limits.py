@@ -97,6 +97,7 @@ def record(torch, tmp_path):
     def make(at_step, num_steps, most_s=60.0):
         program = fake_program(torch, folder=tmp_path)
         program.profiler, program.prepare = Profiler(), lambda: torch.log.append("hold")
+        program.steps = type("Steps", (), {"is_joined": False})()
         return RecordTrace(
             program, {"at_step": at_step, "num_steps": num_steps, "most_s": most_s}
         ), program.events

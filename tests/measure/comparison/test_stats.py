@@ -180,7 +180,7 @@ def test_one_block_has_an_interval_and_no_verdict_when_its_stretches_show_the_no
 
 @pytest.mark.parametrize("repeat", [math.nan, math.inf, -math.inf])
 def test_blocks_are_refused_when_a_repeat_is_no_ratio(repeat: float) -> None:
-    with pytest.raises(StatisticsError, match="two stretches of one arm"):
+    with pytest.raises(StatisticsError, match="no ratios of two stretches"):
         judge(of_blocks([0.1, 0.1], [0.0, repeat, 0.0, 0.0]), fits_order=False)
 
 

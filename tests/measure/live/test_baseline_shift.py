@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, plain_window, why_not_proof
@@ -58,6 +59,20 @@ def test_shift_is_the_mean_of_the_blocks_within_its_interval(times):
     assert shift.num_blocks == len(times)
 
 
+def test_shift_is_not_shown_when_nothing_is_known_of_the_noise():
+    (whole,) = blocks(1.3)
+    alone = baseline_shift(record(), [replace(whole, baseline=whole.baseline[:1])])
+    assert alone.ci is None and not alone.is_shown
+
+
+def test_shift_is_shown_by_two_blocks_when_their_stretches_are_as_steady():
+    differ = [Stretch(50 * STEP_S * time, 50, None) for time in (1.33, 1.37)]
+    steady = [replace(block, baseline=differ) for block in blocks(1.35, 1.35)]
+    assert baseline_shift(record(), blocks(1.2, 1.5)).is_shown is False
+    assert baseline_shift(record(), steady).is_shown is True
+    assert baseline_shift(record(), steady[:1]).ci is not None
+
+
 @given(TIMES, st.integers(1, 64))
 def test_shift_is_per_sample_when_all_samples_are_known(time, per_step):
     shift = baseline_shift(record(num_samples=200 * per_step), blocks(time, time, num_samples=50 * per_step))
@@ -72,7 +87,6 @@ def test_shift_is_per_sample_when_all_samples_are_known(time, per_step):
         ([1.001, 0.999, 1.002, 1.0], False),
         ([1 + MOST_SHIFT / 2] * 4, False),  # surely there, and small
         ([1.3, 0.8, 1.4, 0.9], False),  # noise
-        ([1.3], False),  # nothing is known of the noise
     ],
 )
 def test_shift_is_shown_when_it_is_large_and_not_noise(times, is_shown):

@@ -122,9 +122,12 @@ def until_verdict(
 
 
 def gains_nothing(key: str, blocks: Sequence[Block], margin: float) -> bool:
-    """Tell whether the blocks so far leave an arm no gain: more would only show how slow it is."""
+    """Tell whether the blocks so far leave an arm no gain: more would only show how slow it is.
+
+    One block alone has to show that the arm is slower: a burst over its middle hits one arm.
+    """
     ci = switching.estimate(key, blocks).ci if blocks else None
-    return ci is not None and ci[1] <= 1 + margin
+    return ci is not None and ci[1] <= (1 + margin if len(blocks) > 1 else 1 / (1 + margin))
 
 
 def _told(pairs: Sequence[Pair], num: int, unit: Unit, most: int, watcher: Watcher) -> int:

@@ -221,7 +221,7 @@ def _with_machine(
         serving,
         process_cores=streams.busiest_process(outcome.all_records, span),
         cores=cores,
-        others_cores=None if cores is None else _others_cores(inside, cores),
+        free_cores=None if cores is None else _free_cores(inside, cores),
         cpu_s=cores / serving.frames_per_s if cores is not None and serving.frames_per_s else None,
         num_cores=float(_known(facts, "host.num_cores", len(probe.host.usable_cpus()))),
         device_share=sum(shares) / len(shares) if shares and device_bytes else None,
@@ -233,13 +233,15 @@ def _with_machine(
     )
 
 
-def _others_cores(samples: Sequence[probe.Sample], own: float) -> float | None:
-    """Return the cores that other programs used, beside the program's own; None if samples do not tell."""
-    seen = [(one.time_s, one.cores.busy_s) for one in samples if not isinstance(one.cores, Unknown)]
+def _free_cores(samples: Sequence[probe.Sample], own: float) -> float | None:
+    """Return the cores that other programs left, of those that the kernel lets the program use; None if
+    samples do not tell."""
+    seen = [(one.time_s, one.cores) for one in samples if not isinstance(one.cores, Unknown)]
     if len(seen) < 2:
         return None
-    (first_s, before_s), (last_s, after_s) = seen[0], seen[-1]
-    return max(0.0, (after_s - before_s) / (last_s - first_s) - own)
+    (first_s, before), (last_s, after) = seen[0], seen[-1]
+    others = max(0.0, (after.busy_s - before.busy_s) / (last_s - first_s) - own)
+    return max(own, after.num_cpus - others)
 
 
 def _known(facts: Facts, name: str, default: V) -> V:

@@ -86,6 +86,7 @@ class _Program:
             watcher,
             metric,
         )
+        self._left_s = self._share_s = budget_s
         began_s = time.monotonic()
         self.own = guard.Own(first=self._computed("as written"))
         self._run_s = time.monotonic() - began_s
@@ -93,7 +94,6 @@ class _Program:
         precision = self.own.first[0].precision
         self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
         self.arms.pop(precision, None)
-        self._left_s = self._share_s = budget_s
         self._seeded: list[Readings] = []
         self._readings: dict[str, Readings] = {}
 

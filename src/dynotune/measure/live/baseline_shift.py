@@ -11,17 +11,17 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import Record
-from dynotune.measure.live.blocks import CONFIDENCE
-from dynotune.schema.comparison import BaselineShift
+from dynotune.measure.live.blocks import CONFIDENCE, spread_of
+from dynotune.schema.comparison import BaselineShift, Spread
 from dynotune.schema.events import Block, TraceRecorded, Window, unit_s
 
 
 def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | None:
     """Return how the baseline's steps changed since the plain window; None without a plain window or a block.
 
-    The plain window counts as one more draw from the noise of the blocks' baselines, so the interval is that
-    of a prediction (Student's t). The window is longer than a block's stretches, which errs towards a wide
-    interval.
+    The plain window counts as one more draw from the noise of the blocks' baselines, which their stretches
+    show, too: the interval is that of a prediction (Student's t). The window is longer than a block's
+    stretches, which errs towards a wide interval.
     """
     window = plain_window(record)
     if window is None or not blocks:
@@ -31,7 +31,10 @@ def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | N
     num_units = (window.num_samples if by_sample else None) or window.num_steps
     plain_s = (window.end_s - window.begin_s) / num_units
     shifts = [math.log(unit_s(block.baseline, by_sample=by_sample) / plain_s) for block in blocks]
-    shift, half = statistics.fmean(shifts), _half_width(shifts)
+    # Of a block, a baseline is the mean of two stretches, and has half of the variance of what both arms say.
+    halves = [block.baseline_repeat(by_sample=by_sample) for block in blocks]
+    repeats = [half / math.sqrt(2) for half in halves if half is not None]
+    shift, half = statistics.fmean(shifts), _half_width(spread_of(shifts, repeats), len(shifts))
     return BaselineShift(
         ratio=math.exp(shift),
         ci=None if half is None else (math.exp(shift - half), math.exp(shift + half)),
@@ -68,14 +71,14 @@ def _pace(window: Window, blocks: Sequence[Block]) -> float:
     return statistics.geometric_mean(known) / window.pace_s
 
 
-def _half_width(shifts: Sequence[float]) -> float | None:
-    """Return half the width of the interval of their mean over one more draw; None with fewer than two."""
+def _half_width(noise: Spread, num: int) -> float | None:
+    """Return half the width of the interval of a mean of `num` over one more draw; None if the noise is
+    unknown."""
     from scipy.special import stdtrit
 
-    if len(shifts) < 2:
+    if not noise.df:
         return None
-    quantile = float(stdtrit(len(shifts) - 1, (1 + CONFIDENCE) / 2))
-    return quantile * statistics.stdev(shifts) * math.sqrt(1 + 1 / len(shifts))
+    return float(stdtrit(noise.df, (1 + CONFIDENCE) / 2)) * math.sqrt(noise.variance * (1 + 1 / num))
 
 
 def why_not_proof(shift: BaselineShift | None, cupti_stays: str) -> str:

@@ -38,19 +38,27 @@ def spread_of(values: Sequence[float], repeats: Sequence[float]) -> Spread:
     Args:
         values: log ratio of each block. repeats: `Block.repeats` of all of them.
     """
-    df, own = len(values) - 1, statistics.variance(values) if len(values) > 1 else 0.0
-    within = Spread(math.fsum(value**2 for value in repeats) / 2 / max(1, len(repeats)), len(repeats))
-    if not within.df or (df and _differ_by_more(own, df, within)):
-        return Spread(own, df)
-    pooled = (df * own + within.df * within.variance) / (df + within.df)
-    return Spread(max(own, pooled), df + within.df)
+    own = Spread(statistics.variance(values), len(values) - 1) if len(values) > 1 else Spread(0.0, 0)
+    return pooled(own, within(repeats))
 
 
-def _differ_by_more(own: float, df: int, within: Spread) -> bool:
-    """Tell whether blocks differ by more than the noise within them explains (F test)."""
+def within(repeats: Sequence[float]) -> Spread:
+    """Return the variance of what a block says, from the differences of stretches of one kind in it."""
+    return Spread(math.fsum(value**2 for value in repeats) / 2 / max(1, len(repeats)), len(repeats))
+
+
+def pooled(own: Spread, repeated: Spread) -> Spread:
+    """Pool how blocks differ with what stretches within them say of it: at least the former, and the former
+    alone if the latter does not explain it (F test)."""
     from scipy.special import fdtri
 
-    return own > float(fdtri(df, within.df, 1 - DIFFERENT)) * within.variance
+    if not repeated.df:
+        return own
+    if own.df and own.variance > float(fdtri(own.df, repeated.df, 1 - DIFFERENT)) * repeated.variance:
+        return own
+    df = own.df + repeated.df
+    both = (own.df * own.variance + repeated.df * repeated.variance) / df
+    return Spread(max(own.variance, both), df)
 
 
 def counts_samples(blocks: Sequence[Block]) -> bool:

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import msgspec
 
 from dynotune.launch.records import Record
-from dynotune.measure.live.blocks import CONFIDENCE
+from dynotune.measure.live.blocks import CONFIDENCE, pooled, within
 from dynotune.measure.live.placement import earliest, recent_step_s, recent_wait_share
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.schema.comparison import Spread
 from dynotune.schema.delays import Answered, DelayedPart, DelayTest, DelayTests
 from dynotune.schema.events import ArmGivenUp, Block, Event, unit_s
 from dynotune.schema.facts import Unknown
@@ -189,20 +190,16 @@ def _longer(blocks: Sequence[Block]) -> list[float]:
     return [with_s - without_s for without_s, with_s in both]
 
 
-def _noise(blocks: Mapping[int, Sequence[Block]]) -> tuple[float, int]:
-    """Return the standard deviation (s) of a block's answer, pooled over the arms, and its degrees of
-    freedom."""
-    squares, df = [0.0], 0
+def _noise(blocks: Mapping[int, Sequence[Block]]) -> Spread:
+    """Return the variance (s²) of a block's answer, pooled over the arms, and its degrees of freedom."""
+    squares, df = 0.0, 0
     for each in blocks.values():
         values = _longer(each)
-        if values:
-            squares += [(value - statistics.fmean(values)) ** 2 for value in values]
+        if len(values) > 1:
+            squares += math.fsum((value - statistics.fmean(values)) ** 2 for value in values)
             df += len(values) - 1
-        # What a block says is the difference of two means of two stretches, and has half of the variance of
-        # the difference of two.
-        squares += [value**2 / 2 for value in _repeated(each)]
-        df += len(_repeated(each))
-    return (math.sqrt(math.fsum(squares) / df) if df else math.inf), df
+    own = Spread(squares / max(1, df), df)
+    return pooled(own, within([value for each in blocks.values() for value in _repeated(each)]))
 
 
 def _repeated(blocks: Sequence[Block]) -> list[float]:
@@ -215,8 +212,10 @@ def _half_s(blocks: Mapping[int, Sequence[Block]], num: int) -> float:
     """Return half the width (s) of the interval of an arm's mean answer from `num` blocks."""
     from scipy.special import stdtrit
 
-    noise_s, df = _noise(blocks)
-    return math.inf if not df else float(stdtrit(df, (1 + CONFIDENCE) / 2)) * noise_s / math.sqrt(num)
+    noise = _noise(blocks)
+    if not noise.df:
+        return math.inf
+    return float(stdtrit(noise.df, (1 + CONFIDENCE) / 2)) * math.sqrt(noise.variance / num)
 
 
 def _is_precise(blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]) -> bool:

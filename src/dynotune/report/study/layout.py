@@ -145,9 +145,10 @@ def _in_blocks(comparison: Comparison) -> str:
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
     found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))
+    num = f"{comparison.num_pairs} block{'' if comparison.num_pairs == 1 else 's'}"
     return (
-        f"{words.settings(comparison.candidate_settings)}: {found}, {comparison.num_pairs} blocks; time "
-        f"of a baseline step, relative to the window before anything was switched: {baseline}"
+        f"{words.settings(comparison.candidate_settings)}: {found}, {num}; time of a baseline step, "
+        f"relative to the window before anything was switched: {baseline}"
     )
 
 

@@ -57,11 +57,19 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="a
 
     def repeats(self, *, by_sample: bool) -> tuple[float, ...]:
         """Return the log ratio of an arm's first stretch to its second, of each arm that has two."""
-        return tuple(
-            math.log(unit_s(two[:1], by_sample=by_sample) / unit_s(two[1:], by_sample=by_sample))
-            for two in (self.baseline, self.candidate)
-            if len(two) == 2
-        )
+        both = (_repeat(two, by_sample=by_sample) for two in (self.baseline, self.candidate))
+        return tuple(one for one in both if one is not None)
+
+    def baseline_repeat(self, *, by_sample: bool) -> float | None:
+        """Return that of the baseline; None if it has not two stretches."""
+        return _repeat(self.baseline, by_sample=by_sample)
+
+
+def _repeat(stretches: Sequence[Stretch], *, by_sample: bool) -> float | None:
+    if len(stretches) != 2:
+        return None
+    first, second = (unit_s([one], by_sample=by_sample) for one in stretches)
+    return math.log(first / second)
 
 
 def unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:

@@ -65,7 +65,10 @@ def diagnosis_of_joined(
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         joined_program.clear(place.base)
-    notes = [f"{name} was replaced by the program meanwhile, so it stays." for name in joined[0].stay]
+    notes = [
+        f"The program replaced {name} meanwhile, so dynotune's wrapper of it stays, and does nothing."
+        for name in joined[0].stay
+    ]
     observation = msgspec.structs.replace(
         observation, command=redaction.words(target.command), notes=[*observation.notes, *notes]
     )

@@ -26,7 +26,7 @@ _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
 """The finding's share is the saving of TF32; half types save more of the products, and of all other
 kernels."""
 
-NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
+NOT_OF_TIME = Unknown("no share of a step's time bounds its saving")
 
 
 def bound(

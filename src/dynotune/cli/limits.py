@@ -70,7 +70,7 @@ def of_the_machine(error: Exception) -> DynotuneError | None:
         case OSError():
             why = _SCARCE.get(error.errno or 0) or error.strerror or str(error)
             why += f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        case BaseExceptionGroup():  # of the library that speaks the agents' protocol
+        case BaseExceptionGroup():  # an error of the library that implements the agents' protocol
             inner = (of_the_machine(each) for each in error.exceptions if isinstance(each, Exception))
             return next((found for found in inner if found is not None), None)
         case MemoryError():

@@ -127,7 +127,7 @@ def transparently(
             if account:
                 _tell_account(folder, transparent, record, proved, energy_j)
         except (DynotuneError, OSError) as error:
-            # The command's end is its own: what becomes of the record does not change it.
+            # The exit code is the command's own: problems with the record do not change it.
             with contextlib.suppress(OSError):
                 say(f"{error}")
     if says_no:
@@ -215,7 +215,7 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
         try:
             yield folder
         except DynotuneError:
-            if folder is not None:  # what is refused before the command starts leaves nothing
+            if folder is not None:  # a request that is refused before the command starts leaves no run folder
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
@@ -232,7 +232,7 @@ def _let_interrupts_pass() -> None:
     """Leave Ctrl-C to the command from here on; dynotune ends after the command, with the same exit code or
     signal."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        # Not SIG_IGN, which the command would inherit.
+        # Do not use SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
 
 

@@ -151,7 +151,7 @@ def time(
     with watcher:
         try:
             if folder is None:
-                # A gate needs an interval, and who gives a budget wants what fits into it.
+                # --fail-on needs an interval, and with a budget, as many blocks as fit are wanted.
                 num = blocks or (GATE_BLOCKS if before is not None else MAX_PAIRS if budget else 0)
                 request = StartRequest(
                     run=run, max_blocks=num, margin=margin, budget_s=budget, against=before

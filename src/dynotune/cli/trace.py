@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """A document, and the function that renders its report."""
 
-# Reading a smaller one takes no longer than noticing that there was a bar.
+# A smaller file is read too fast for a progress bar to be noticed.
 BAR_FROM_BYTES = 8 << 20
 RECORDING = RUN_PANEL
 OF_FILES = ("compare", "ranks")

@@ -143,7 +143,7 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
     def ended(exit_: Exit) -> bool:
         made.stop()
         thread.join()
-        # The command's end is its own, whatever becomes of the watching.
+        # The exit code is the command's own, whatever happens to the watching.
         with _said_if_it_fails(), stack:
             made.close(exit_.status)
         return made.failed is not None

@@ -77,7 +77,7 @@ def layout(comparison: Comparison) -> Report:
     compared = [_compared(comparison)]
     failed = [_failure(comparison, comparison.failed)] if comparison.failed is not None else []
     has_arms = comparison.pairs or (comparison.failed is None and comparison.verdict != "same")
-    # Until the end, and where it was stopped, only the pairs are known.
+    # Before the end, or after an interruption, only the pairs are known.
     has_figures = comparison.verdict is not None or comparison.baseline != ArmSummary()
     return Report(
         kicker=kicker("dynotune compare", comparison.run.objective),
@@ -294,7 +294,7 @@ def _arms(comparison: Comparison) -> Section:
     ]
     num_brief = len(rows) + NUM_OTHERS_ON_SCREEN
     for figure in others(comparison.baseline, comparison.candidate):
-        # Within one run both arms have the same start.
+        # Within one run both arms share one start, so there are no start times to compare.
         if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
             rows.append([(Span(text, "dim")) for text in (figure.label, *figure.texts, "")])
     header = [Column("", "text"), Column("baseline"), Column("candidate"), Column("" if is_proved else ratio)]

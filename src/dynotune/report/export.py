@@ -14,7 +14,7 @@ from dynotune.text import words
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHM = "/dev/shm"
-# What only such a rule would have found is named where it could not judge.
+# Findings that only such a rule could make are named if the rule could not judge.
 _SYSCTL_RULES = ("numa-balancing", "zone-reclaim")
 
 
@@ -218,7 +218,7 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
     """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
-    # Whatever else does not print could end the line, or act on a terminal.
+    # Other characters that cannot be printed could end the line, or control a terminal.
     strange = [
         name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)
     ]

@@ -28,7 +28,7 @@ class Living:
         found: tuple[list[Any], ...] = tuple([] for _ in kinds)
         note_frozen()
         for thing in living_objects():
-            # By its type, since `isinstance` may run the object's own code.
+            # Compare types, because `isinstance` may run the object's own code.
             if issubclass(type(thing), kinds):
                 for kind, things in zip(kinds, found):
                     if issubclass(type(thing), kind):

@@ -87,7 +87,7 @@ class StackClock:
         self._wake = _thread.allocate_lock()
         self._wake.acquire()
         self._ended.acquire(False)
-        # Not by the threading module, so that the program sees no thread that it did not start.
+        # Do not use the threading module, so that the program sees no thread that it did not start.
         _thread.start_new_thread(self._look, (self._turn, self._wake, self._ended))
 
     def _stop(self) -> None:

@@ -162,8 +162,8 @@ def _python_bound(view: ObservationView) -> Judgements:
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Judgement(
-        # Between operators of usual size Python takes as much, so this finding only gives a verdict its
-        # place.
+        # Python takes as long between operators of usual size, so this finding only tells the verdict the
+        # place in the code.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,

@@ -97,7 +97,8 @@ class Supervisor:
                 PermissionError, ProcessLookupError
             ):  # the command has executed: it is a member
                 os.setpgid(self._command, group)
-            # A group lasts as long as it has members.
+            # Reap the group's first process only now that the command has joined: a process group exists only
+            # while it has members.
             os.waitpid(group, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._take_signals()

@@ -280,7 +280,7 @@ class Bench:
     def _pairs_left_s(self, number: int, num_done: int) -> float:
         """Return the seconds that pairs from `number` on take at most; `num_done` of their runs are made."""
         num_runs = 2 * max(1, self._comparison.max_pairs - number + 1) - num_done
-        # Lanes run pairs beside each other.
+        # Each lane runs its own pairs, at the same time as the other lanes.
         pairs_s = num_runs * self.window().run_s / max(1, len(self._lanes))
         left_s = self.left_s()
         return pairs_s if left_s is None else min(pairs_s, left_s)

@@ -305,7 +305,7 @@ def _in_the_code(study: Study) -> list[Piece]:
     if finding is None:
         return []
     claim, where, remedy = prose(finding.claim), place(finding.where), prose(finding.remedy)
-    # On a screen the verdict below names the place.
+    # On a terminal, the verdict below already names the place.
     notes = [
         Note(Lines(tuple(filter(None, lines))), on=on)
         for lines, on in (((claim, remedy), On.SCREEN), ((claim, where, remedy), On.ALL_OF_IT))

@@ -186,7 +186,7 @@ class Engine(Closing):
                 for made in built.values():
                     made.reset()
                 raise
-            # What a build that ran out of memory left in cycles and in torch's cache.
+            # Free what a build that ran out of memory left in reference cycles and in torch's cache.
             gc.collect()
             if self._done is not None:
                 torch.cuda.empty_cache()
@@ -291,7 +291,7 @@ class Engine(Closing):
             )
 
     def _forward(self, forward: Any, ready: Inputs) -> Any:
-        # A graph knows no autocast, so neither does what stands in for one.
+        # A graph ignores autocast, so its fall-back must ignore it too.
         with torch.autocast(self.device.type, enabled=False):
             return forward(*ready)
 

@@ -17,8 +17,8 @@ OF_TIME: tuple[Objective, ...] = ("throughput",)
 """Objectives whose savings the share of a step bounds; the share does not bound the power of a waiting
 device."""
 RUNS_DIFFER = 0.05
-"""Relative difference between two equal runs, allowed for since upper bound and plain step are measured only
-once."""
+"""Relative difference between two equal runs, allowed for since upper bound and unrecorded step are measured
+only once."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
 """Findings whose share is the cost of making batches, a cost that no setting changes."""
 

@@ -194,7 +194,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the share of a plain step in which ranks wait for the slowest rank, with evidence."""
+    """Return the share of an unrecorded step in which ranks wait for the slowest rank, with evidence."""
     if len(view.processes) < 2:
         return 0.0, []
     losses = view.losses("rank-imbalance")

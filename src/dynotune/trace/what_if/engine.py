@@ -32,8 +32,8 @@ from dynotune.trace.timeline import (
 )
 
 MOST_SLOWED = 30.0
-"""Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another
-reason."""
+"""Largest factor by which a recorder slows a host; an unrecorded step that is shorter by more is short for
+another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
 """With a busy device, a faster host saves no time: a step within this factor of the shortest counts as

@@ -46,6 +46,7 @@ TRUSTED = {
     "running/attachments.py": "a lock in the user's state folder",
     "running/joined_program.py": "a lock in a run folder that it has just made",
     "running/process_files.py": "the kernel's files",
+    "running/shared_folder.py": "folders",
     "watch/signals.py": "the kernel's files",
     "claims/running.py": "the package's own programs",
     "claims/ledger.py": "the package's own table",

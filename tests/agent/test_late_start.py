@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dynotune
+from dynotune.agent import joined as joining
+from dynotune.agent import late_start
 from dynotune.launch.records.reader import Records
-from dynotune.schema.events import AgentError, AgentLeft, CycleFound, ProcessBegun, TraceRecorded, Window
+from dynotune.schema.events import (
+    AgentError,
+    AgentLeft,
+    CycleFound,
+    GivenUp,
+    ProcessBegun,
+    TraceRecorded,
+    Window,
+)
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 PROGRAM = Path(__file__).parent / "programs" / "joined.py"
 WINDOW = {"type": "time-window", "num_steps": 10, "at_step": 5}
 TRACE = {"type": "record-trace", "num_steps": 3, "most_s": 60, "stacks": True}
+SHORT_TRACE = {"type": "record-trace", "num_steps": 1 << 30, "most_s": 0.5}
 LONG_TRACE = {"type": "record-trace", "num_steps": 1 << 30, "most_s": 1e6}
 
 
@@ -69,7 +84,43 @@ def test_recording_is_ended_when_the_agent_has_to_leave_meanwhile(joined):
     assert record.last(TraceRecorded) is None and record.last(AgentLeft) is not None
 
 
+def test_recording_is_given_up_when_the_program_makes_no_step_any_more(joined):
+    said, record = joined("evaluation", SHORT_TRACE)
+    assert said["differ"] == {} and not said["profiles"]
+    assert "no step ended" in record.last(GivenUp).reason
+    assert record.last(AgentError) is None and record.last(AgentLeft).stay == []
+
+
 def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     said, record = joined("no step", WINDOW)
     assert said["differ"] == {}
     assert record.last(AgentLeft) is not None
+
+
+def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):
+    lock = tmp_path / "held.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert late_start.is_held(str(lock))
+        os.utime(lock, times=(0, 0))
+        assert not late_start.is_held(str(lock)), "dynotune is stopped"
+    finally:
+        os.close(descriptor)
+    assert not late_start.is_held(str(lock))
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert not late_start.is_held(str(lock))
+
+
+def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
+    agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
+    joining.JoinedAgent._cover_forks(agent)
+    assert os.fork() == 0 and os.forkpty() == (0, 5)
+    assert len(left) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import msgspec
 from rich.console import Console
@@ -60,7 +61,7 @@ def test_account_shows_parts_with_rows_and_their_largest_places():
 def test_account_tells_hours_and_energy_and_what_proved_settings_save():
     line = " ".join(told(ACCOUNT).split())
     assert "1,000 steps 2 h, about 72 kWh" in line
-    assert "an epoch 20 s (0.00556 h)" in line
+    assert "an epoch 20 s energy" in line
     assert "optimizer.fused=true 1.25× 1.20× to 1.30× 30 min (0.5 h)" in line
 
 
@@ -97,3 +98,15 @@ def test_diagnosis_shows_the_account_up_to_its_steps():
     text = told(msgspec.structs.replace(diagnosis(), account=before))
     assert "Before the timed steps" in text and "torch 9 s" in text and "up to then" in text
     assert "Before the timed steps" not in told(diagnosis())
+
+
+def test_account_page_sets_rows_in_when_they_are_parts_of_the_row_above() -> None:
+    made = pages.page(ACCOUNT)
+    assert re.search(r'<td role="cell" class="text within"[^>]*>  imports', made)
+    assert re.search(r'<span class="marked"><svg.*?</svg><span class="strong">start', made)
+
+
+def test_account_gives_hours_only_when_a_time_is_a_tenth_of_one() -> None:
+    text = told(ACCOUNT)
+    assert "30 min (0.5 h)" in text
+    assert re.search(r"an epoch +20 s *$", text, re.MULTILINE)

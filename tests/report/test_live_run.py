@@ -65,13 +65,13 @@ def test_layout_has_a_tile_for_each_figure_that_is_known():
         ("samples", "640/s"),
         ("epoch", "3"),
         ("wait for input", "40%"),
-        ("cores", "0.5 of 2"),
-        ("others", "1.2 of 2"),
-        ("memory", "3.00 GiB"),
+        ("CPU, this run", "0.5 of 2"),
+        ("CPU, others", "1.2 of 2"),
+        ("host memory", "3.00 GiB"),
     ]
     assert tiles["steps"].curve == [20.0, None, 10.0]
     assert (tiles["epoch"].share, tiles["epoch"].detail) == (0.4, "step 20 of about 50")
-    assert tiles["wait for input"].tone == tiles["others"].tone == "wary"
+    assert tiles["wait for input"].tone == tiles["CPU, others"].tone == "wary"
 
 
 def test_layout_has_tiles_of_the_gpu_when_there_is_one():
@@ -117,6 +117,16 @@ def test_tables_write_values_by_the_unit_of_their_name_and_leave_out_what_no_row
     assert cells["kernel running"] == "1%"
     assert cells["clock limits"] == "hw-thermal"
     assert "others" not in cells
+    steps = StepTimes(
+        rank="0", pid=7, num_steps=1, median_s=0.05, p99_s=0.09, samples_per_s=640.0, input_share=0.4
+    )
+    ranks = live_run.table([steps])
+    assert (
+        dict(zip([column.name for column in ranks.columns], ranks.rows[0], strict=True))["samples"] == "640/s"
+    )
+    assert {"PID", "NVML index", "SM clock"} <= {
+        column.name for one in (ranks, table) for column in one.columns
+    }
     process = ProcessView(pid=1, role="program", cores=0.5, num_threads=2, rss_bytes=1 << 20, state="running")
     assert "is worker" not in [column.name for column in live_run.table([process]).columns]
 

@@ -25,3 +25,18 @@ def test_parts_of_a_bar_are_distinct_when_there_is_no_colour(parts: Sequence[Par
 
 def test_every_term_of_memory_has_a_part() -> None:
     assert set(OF_MEMORY) == set(get_args(TermName))
+
+
+def _luminance(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#14191b"], ids=["light", "dark"])
+def test_parts_of_memory_stand_out_by_three_to_one_when_a_page_is_light_or_dark(page: str) -> None:
+    for part in OF_MEMORY.values():
+        darker, lighter = sorted(map(_luminance, (page, part.fill)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, part

@@ -14,7 +14,18 @@ from rich.console import Console
 
 from dynotune.cli import signs
 from dynotune.report import loudness, on_terminal, plain_console, shown, terminal
-from dynotune.report.blocks import Answer, CommandLine, Commands, Report
+from dynotune.report.blocks import (
+    Answer,
+    Bars,
+    Column,
+    CommandLine,
+    Commands,
+    Fields,
+    On,
+    Piece,
+    Report,
+    Table,
+)
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import Voided
 from dynotune.schema.diagnosis import Finding
@@ -26,6 +37,7 @@ from dynotune.text import words
 
 from . import answers, studies
 from .accounts import ACCOUNT
+from .layouts import blocks_of
 from .summaries import difference, summary
 from .timed_starts import FOUND
 
@@ -174,3 +186,44 @@ def test_plain_report_says_the_parts_of_a_step_in_words(monkeypatch):
     monkeypatch.setitem(loudness.said, "plain", True)
     assert "waits for input: 61% 14.0 ms" in text_of(answers.diagnosis())
     assert "proved, loader.num_workers=8, 1.908×, 1.887× to 1.929×" in text_of(studies.rich())
+
+
+TABLE = Table(
+    "",
+    [Column("cache"), Column("cold adds", "number"), Column("your own", "number"), Column("lasts", "whole")],
+    [["inductor", "5.00 MiB", "17.9 MiB", "unknown"], ["cuda", "–", "580 MiB", "yes"]],
+)
+
+
+def drawn(*blocks: Piece, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(
+        shown(Report(kicker="", answer=Answer(large="", line="It is so."), sections=blocks), On.LONG)
+    )
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_a_table_names_each_value_when_its_columns_have_no_room_beside_each_other() -> None:
+    assert drawn(TABLE, width=80)[0].split() == ["cache", "cold", "adds", "your", "own", "lasts"]
+    assert drawn(TABLE, width=32)[:8] == [
+        "inductor",
+        "  cold adds  5.00 MiB",
+        "  your own   17.9 MiB",
+        "  lasts      unknown",
+        "cuda",
+        "  your own  580 MiB",
+        "  lasts     yes",
+        "",
+    ]
+
+
+def test_names_stand_above_their_texts_when_they_would_take_most_of_a_line() -> None:
+    fields = Fields([("energy of the run", "1 kWh"), ("run", "100 s")])
+    assert drawn(fields, width=80)[:2] == ["energy of the run  1 kWh", "run                100 s"]
+    assert drawn(fields, width=32)[:4] == ["energy of the run", "  1 kWh", "run", "  100 s"]
+
+
+def test_the_legend_of_a_bar_breaks_a_name_and_no_figure_when_a_line_is_short() -> None:
+    lines = drawn(*blocks_of(answers.diagnosis(), Bars), width=30)
+    assert not any("…" in line for line in lines)
+    assert any(line.endswith("61%  14.0 ms") for line in lines)

@@ -11,6 +11,7 @@ import pytest
 
 from dynotune.running import injected, process_files
 from dynotune.running.process_files import ProcessFiles
+from dynotune.running.shared_folder import SharedFolder
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 
@@ -48,8 +49,22 @@ def test_process_is_fit_when_it_runs_a_new_python_with_torch():
         ({"arguments": ("python", "-Xdisable-remote-debug", "train.py")}, "switched off"),
         ({"environment": {"DYNOTUNE_RUN": "/runs/1"}}, "another dynotune already"),
         ({"executable": "/usr/bin/python3.14 (deleted)"}, "replaced or removed"),
+        ({"executable": "/opt/app/trainer"}, "no Python interpreter"),
+        ({"executable": "/usr/bin/python3.14t"}, "free-threaded"),
+        ({"libraries": frozenset({TORCH, "/usr/lib/libpython3.14t.so.1.0"})}, "free-threaded"),
     ],
-    ids=["no torch", "old", "variable", "option", "option in one word", "dynotune", "deleted"],
+    ids=[
+        "no torch",
+        "old",
+        "variable",
+        "option",
+        "option in one word",
+        "dynotune",
+        "deleted",
+        "frozen",
+        "free-threaded",
+        "free-threaded library",
+    ],
 )
 def test_process_is_unfit_when_its_files_tell_why(fields, said):
     assert said in injected.unfit(process(**fields))
@@ -95,34 +110,124 @@ def test_loading_is_refused_when_the_interpreter_is_too_old(tmp_path):
     if sys.version_info >= (3, 14):
         pytest.skip("this Python can be asked")
     ours = process_files.read(os.getpid())
-    place = injected.Place(tmp_path, "", (), os.getpid())
+    shared = SharedFolder(tmp_path, str(tmp_path), is_own=True)
     with pytest.raises(CannotRunHere, match=r"runs Python 3\.1\d"):
-        injected.load([ours], [place], tmp_path, 1)
+        injected.load([ours], [injected.place_of(ours)], tmp_path, shared, 1)
 
 
-def test_place_is_the_state_folder_when_both_see_the_same_files(tmp_path):
-    place = injected.place_of(process_files.read(os.getpid()))
-    assert place.base == tmp_path / "state" / "dynotune" / "joined"
-    assert place.of_target(place.base / "x") == str(place.base / "x")
+def status(**fields: str) -> str:
+    usual = {"NSpid": "7\t3", "Uid": "0\t0\t0\t0", "CapEff": "00ff", "CapBnd": "00ff"}
+    confined = {"NoNewPrivs": "0", "Seccomp": "0", "Seccomp_filters": "0"}
+    return "".join(f"{name}:\t{value}\n" for name, value in {**usual, **confined, **fields}.items())
 
 
-def test_place_is_in_the_containers_folder_when_the_target_has_another_root(tmp_path, monkeypatch):
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """Files of a process with another root and with dynotune's rights."""
     monkeypatch.setattr(injected.shutil, "which", lambda name: "/usr/bin/nsenter")
-    root = tmp_path / "root"
-    (root / "tmp").mkdir(parents=True)
-    proc = tmp_path / "proc"
-    for name, top in (("7", root), ("self", tmp_path)):
-        (proc / name / "ns").mkdir(parents=True)
-        (proc / name / "root").symlink_to(top)
-        for namespace in ("mnt", "pid"):
-            (proc / name / "ns" / namespace).symlink_to(f"{namespace}:[1]")
-    (proc / "7" / "status").write_text("NSpid:\t7\t3\n")
+    folder = tmp_path / "proc"
+    for name, top in (("7", tmp_path / "root"), ("self", tmp_path)):
+        (folder / name / "ns").mkdir(parents=True)
+        (folder / name / "root").symlink_to(top)
+        (folder / name / "status").write_text(status())
+        for namespace in ("mnt", "pid", "user"):
+            (folder / name / "ns" / namespace).symlink_to(f"{namespace}:[1]")
+    return folder
+
+
+def test_process_is_asked_directly_when_both_see_the_same_files():
+    place = injected.place_of(process_files.read(os.getpid()))
+    assert (place.root, place.enter, place.pid) == ("", (), os.getpid())
+
+
+def test_process_is_entered_when_it_has_another_root(proc, tmp_path, monkeypatch):
     place = injected.place_of(process(), proc)
-    assert place.base == root / "tmp" / f"dynotune-{os.geteuid()}"
-    assert place.of_target(place.base / "x") == f"/tmp/dynotune-{os.geteuid()}/x"
-    assert (place.enter[-2], place.pid) == ("--root", 3)
+    assert (place.root, place.enter[-2], place.pid) == (str(tmp_path / "root"), "--root", 3)
+    program = process(executable=f"{place.root}/usr/bin/python3.14")
+    assert injected._interpreter(program, place) == "/usr/bin/python3.14"
     monkeypatch.setattr(injected.shutil, "which", lambda name: None)
     assert isinstance(injected.place_of(process(), proc), Unknown)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"CapEff": "007f"},
+        {"CapBnd": "007f"},
+        {"NoNewPrivs": "1"},
+        {"Seccomp": "2"},
+        {"Seccomp_filters": "1"},
+        {"Uid": "5\t5\t5\t5"},
+        {"CapEff": "?"},
+    ],
+    ids=["effective", "bounding", "no new", "seccomp", "filters", "user", "unreadable"],
+)
+def test_process_is_not_entered_when_it_has_fewer_rights(proc, fields):
+    (proc / "7" / "status").write_text(status(**fields))
+    assert "rights" in injected.place_of(process(), proc).reason
+
+
+def test_process_is_not_entered_when_its_user_counts_elsewhere(proc):
+    (proc / "7" / "ns" / "user").unlink()
+    (proc / "7" / "ns" / "user").symlink_to("user:[2]")
+    assert "fewer rights" in injected.place_of(process(), proc).reason
+
+
+def test_interpreter_is_our_own_when_it_can_ask_the_process(proc):
+    place = injected.Place("", ("/", "mnt:[1]"), (), 7)
+    ours = process(
+        executable=f"/opt/python{sys.version_info[0]}.{sys.version_info[1]}", libraries=frozenset()
+    )
+    assert injected._interpreter(ours, place) == sys.executable
+    assert injected._interpreter(process(executable="/opt/python3.99"), place) == "/opt/python3.99"
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b'warning\n{"failed": {}}\nwarning', {"failed": {}}),
+        (
+            b'{"failed": {"7": {"error": "OSError", "message": "no"}}}',
+            {"failed": {"7": {"error": "OSError", "message": "no"}}},
+        ),
+        (b'{"error": "version"}', {"error": "version"}),
+        (b"7", "no answer"),
+        (b'["failed"]', "no answer"),
+        (b'{"failed": {"7": []}}', "no answer"),
+        (b'{"error": 1}', "no answer"),
+        (b"[" * 60_000, "[["),
+        (b"", "it said nothing"),
+    ],
+    ids=["last", "failed", "error", "number", "list", "no error", "no kind", "deep", "nothing"],
+)
+def test_answer_is_an_error_when_it_has_another_form(said, answer):
+    found = injected._answer(said)
+    if isinstance(answer, dict):
+        assert found == answer
+    else:
+        assert found["error"] == "start" and answer in found["message"]
+
+
+def test_reading_ends_when_a_program_prints_without_end():
+    endless = "while True: print('x' * 4096)"
+    said = injected._said([sys.executable, "-I", "-S", "-c", endless], {})
+    assert len(said) == injected._MOST_BYTES
+
+
+def test_secrets_are_kept_from_the_interpreter_when_it_is_started(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    seen = []
+    monkeypatch.setattr(injected, "_said", lambda words, env: seen.append(env) or b'{"failed": {}}')
+    ours = process_files.read(os.getpid())
+    assert injected._ask(ours, injected.place_of(ours), "", []) == {"failed": {}}
+    assert set(seen[0]) <= {"PATH", "LANG", "LC_ALL"}
+
+
+def test_nothing_is_asked_when_the_id_is_another_process_by_now(monkeypatch):
+    monkeypatch.setattr(injected, "_said", lambda *_: pytest.fail("an interpreter was started"))
+    ours = process_files.read(os.getpid())._replace(start_ticks=1)
+    place = injected.Place("", ("/", "mnt:[1]"), (), ours.pid)
+    assert injected._ask(ours, place, "", [])["error"] == "ProcessLookupError"
 
 
 def executed(tmp_path, *, until_s: float, is_held: bool) -> bool:

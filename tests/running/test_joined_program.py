@@ -5,16 +5,27 @@ one where `DYNOTUNE_PYTHON_314` names it."""
 from __future__ import annotations
 
 import compileall
+import contextlib
 import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from dynotune.running import diagnose_running, injected, joined_program, running_diagnosis, targets
+from dynotune.running import (
+    diagnose_running,
+    injected,
+    joined_program,
+    process_files,
+    running_diagnosis,
+    targets,
+)
 from dynotune.running.joined_program import JoinedProgram
+from dynotune.running.shared_folder import SharedFolder
+from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import Plan
 
 from .conftest import READY
 
@@ -62,7 +73,8 @@ def asked(monkeypatch):
 
 def join(program, folder: Path) -> JoinedProgram:
     folder.mkdir()
-    return JoinedProgram(targets.find(program.pid), folder, lambda _: None)
+    shared = SharedFolder(folder.parent, str(folder.parent), is_own=True)
+    return JoinedProgram(targets.find(program.pid), folder, shared, lambda _: None)
 
 
 def test_diagnosis_is_that_of_a_start_when_a_training_is_joined(started, asked, monkeypatch, tmp_path):
@@ -124,13 +136,24 @@ def test_joining_says_why_when_the_agent_cannot_stay(started, asked, tmp_path, r
 
 
 def test_clearing_removes_folders_when_nobody_uses_them_any_more(started, tmp_path):
-    pending, left = tmp_path / "joined" / "pending", tmp_path / "joined" / "left"
-    for folder in (pending, left):
+    joined, of_others = tmp_path / "joined", tmp_path / "others"
+    pending, left, link = (joined / f"20260101-000000-000-00000{number}" for number in range(3))
+    foreign = joined / "else"
+    for folder in (pending, left, foreign, of_others / "precious"):
         folder.mkdir(parents=True)
+    link.symlink_to(of_others)
     (pending / f"begin-{started(READY).pid}.py").touch()
     (left / f"begin-{2**22 + 1}.py").touch()
-    joined_program.clear(tmp_path / "joined")
+    joined_program.clear(SharedFolder(joined, str(joined), is_own=True))
     assert pending.exists() and not left.exists()
+    assert foreign.exists() and (link / "precious").exists()
+
+
+def test_nothing_is_cleared_when_the_folder_is_in_the_targets_root(tmp_path):
+    left = tmp_path / "20260101-000000-000-000000"
+    left.mkdir()
+    joined_program.clear(SharedFolder(tmp_path, "/tmp", is_own=False))
+    assert left.exists()
 
 
 def test_diagnosis_reaches_rung_two_when_a_real_python_is_joined(started, monkeypatch):
@@ -146,3 +169,25 @@ def test_diagnosis_reaches_rung_two_when_a_real_python_is_joined(started, monkey
     assert found.rung == 2, found.next_rung
     maps = Path(f"/proc/{program.pid}/maps").read_text().splitlines()
     assert [line for line in maps if "dynotune" in line] == []
+
+
+def test_program_counts_as_ended_when_the_agent_has_left_by_itself(started, asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(joined_program, "BEAT_S", 60.0)
+    program = started(TRAINING)
+
+    def tell(script: str) -> None:
+        program.child.stdin.write(f"{script}\n")
+        program.child.stdin.flush()
+
+    asked.programs[program.pid] = tell
+    folder = tmp_path / "run"
+    folder.mkdir()
+    document.write(folder / "plan.json", Plan(watched=True), to_agent=True)
+    shared = SharedFolder(tmp_path, str(tmp_path), is_own=True)
+    joined = JoinedProgram(targets.find(program.pid), folder, shared, lambda _: None)
+    with contextlib.ExitStack() as stack:
+        stack.callback(joined.leave)
+        assert joined.wait(0.0) is None
+        os.utime(folder / "held.lock", times=(0, 0))
+        assert joined.wait(60.0) is not None
+        assert process_files.lives(process_files.read(program.pid))

@@ -75,6 +75,10 @@ def test_server_refuses_every_path_when_the_token_is_missing_or_wrong(server):
         assert asked(server, f"{path}?token=wrong", Authorization="")[0] == 403
 
 
+def test_server_takes_the_token_of_the_address_when_a_proxy_has_a_login(server):
+    assert asked(server, f"/view.json?token={server.token}", Authorization="Basic dTpw")[0] == 200
+
+
 def test_server_makes_a_token_of_its_own_when_it_is_given_none(watcher, server):
     other = Server("127.0.0.1:0", RunSource(watcher))
     other.close()
@@ -205,6 +209,26 @@ def test_server_closes_further_connections_when_clients_never_read(server):
         for one in silent:
             one.close()
     assert until(lambda: answer_of(server).startswith(b"HTTP/1.0 200"), "an answer again")
+
+
+def test_server_closes_a_connection_when_its_head_drips(server, monkeypatch):
+    monkeypatch.setattr("dynotune.watch.server.HEAD_S", 0.1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=0.02) as raw:
+        raw.sendall(b"GET / HTTP/1.0\r\nX-Long: ")
+        assert is_closed_within(100, raw)
+    assert asked(server, "/view.json")[0] == 200
+
+
+def is_closed_within(num_signs: int, raw: socket.socket) -> bool:
+    """Return whether the server closes the connection while it gets these signs, one by one."""
+    for _ in range(num_signs):
+        try:
+            return raw.recv(1) == b""
+        except TimeoutError:
+            raw.sendall(b"x")
+        except ConnectionError:
+            return True
+    return False
 
 
 def answer_of(server: Server) -> bytes:
@@ -389,6 +413,15 @@ def test_the_page_outlives_the_program_and_says_so(browser, user_watch):
     assert seen["large"] == "Ended"
     assert "The program has ended with exit code 0" in seen["verdict"]
     assert seen["ranks"] == 1
+
+
+def test_the_page_shows_a_refusal_when_the_server_answers_with_one(browser, server):
+    opened(browser, server.url, 900)
+    assert browser.ask("document.getElementById('lost').hidden") is True
+    server.token = "another"
+    browser.ask(WAIT.format("!document.getElementById('lost').hidden"))
+    text = browser.ask("document.getElementById('lost').textContent")
+    assert text.startswith("dynotune answered with 403: The token is missing or wrong")
 
 
 @pytest.mark.long

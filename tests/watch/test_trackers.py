@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,7 +25,7 @@ import pytest
 from dynotune import watch
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.watch import Alert, StepTimes, View
-from dynotune.watch import RunWatcher, trackers
+from dynotune.watch import RunWatcher, otlp, sending, trackers
 from dynotune.watch.follower import Rank
 
 BEGUN_S = 1000.0
@@ -51,11 +55,11 @@ def view(watcher: RunWatcher) -> View:
 
 def logged(name: str, folder: Path, view: View) -> None:
     """Log three views of five seconds each: the first, one that comes too early, and the last."""
-    tracked = watch.log(name, folder)
+    tracked = watch.log(name, folder, print)
     tracked(view)
     tracked(later(view, 1.0, 110))
     tracked(msgspec.structs.replace(later(view, 2.0, 120), state="ended"))
-    tracked.close()
+    assert tracked.close() == ""
 
 
 def later(view: View, more_s: float, num_steps: int) -> View:
@@ -76,7 +80,7 @@ def test_values_are_named_alone_for_one_rank_and_by_rank_for_several(view):
 
 def test_log_is_refused_when_no_tracker_has_that_name(tmp_path):
     with pytest.raises(UsageError, match="wandbx is no tracker"):
-        watch.log("wandbx", tmp_path)
+        watch.log("wandbx", tmp_path, print)
 
 
 @pytest.mark.parametrize("name", trackers.TRACKERS)
@@ -84,7 +88,7 @@ def test_log_says_what_to_install_when_the_package_is_missing(name, tmp_path, mo
     for module in ("wandb", "tensorboard.summary", "mlflow"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(CannotRunHere) as raised:
-        watch.log(name, tmp_path)
+        watch.log(name, tmp_path, print)
     assert raised.value.hint == f"pip install 'dynotune[{name}]'"
 
 
@@ -105,7 +109,7 @@ def test_tensorboard_is_refused_before_the_command_when_its_folder_cannot_be_mad
     pytest.importorskip("tensorboard")
     (tmp_path / "file").touch()
     with pytest.raises(CannotRunHere, match="Cannot log to tensorboard"):
-        watch.log(f"tensorboard={tmp_path / 'file' / 'below'}", tmp_path)
+        watch.log(f"tensorboard={tmp_path / 'file' / 'below'}", tmp_path, print)
 
 
 def test_mlflow_reads_the_curves_and_the_verdict_when_a_run_was_logged(tmp_path, view):
@@ -123,13 +127,13 @@ def test_mlflow_reads_the_curves_and_the_verdict_when_a_run_was_logged(tmp_path,
 def test_mlflow_is_refused_before_the_command_when_its_place_cannot_be_written(tmp_path):
     pytest.importorskip("mlflow")
     with pytest.raises(CannotRunHere, match="Cannot log to mlflow"):
-        watch.log("mlflow=sqlite:////proc/nowhere/x.db", tmp_path)
+        watch.log("mlflow=sqlite:////proc/nowhere/x.db", tmp_path, print)
 
 
 def test_mlflow_is_refused_soon_when_no_server_answers(tmp_path):
     pytest.importorskip("mlflow")
     with pytest.raises(CannotRunHere, match="MLflow did not begin a run") as raised:
-        watch.log("mlflow=http://127.0.0.1:9", tmp_path)
+        watch.log("mlflow=http://127.0.0.1:9", tmp_path, print)
     assert len(raised.value.message) < 300
 
 
@@ -159,6 +163,115 @@ def test_wandb_keeps_the_run_offline_and_prints_nothing_when_nobody_is_logged_in
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     text = file.read_bytes()
     assert MEDIAN.encode() in text and b"Steps wait" in text and SECRET.encode() not in text
+
+
+@pytest.fixture
+def wandb_environment(tmp_path, monkeypatch):
+    """An environment without a login, in which W&B would write into the training's own run."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in trackers.WANDB_OF_THE_TRAINING:
+        monkeypatch.setenv(name, "theirs")
+    settings = SimpleNamespace(api_key=None, mode="online", base_url="https://api.wandb.ai", project=None)
+    begun: dict[str, Any] = {}
+
+    def init(**options: Any) -> SimpleNamespace:
+        begun.update(options, theirs=[name for name in trackers.WANDB_OF_THE_TRAINING if name in os.environ])
+        return SimpleNamespace(url="https://wandb.ai/x", dir=str(tmp_path / "wandb" / "files"))
+
+    module = SimpleNamespace(
+        setup=lambda: SimpleNamespace(settings=settings), Settings=dict, init=init, Error=OSError
+    )
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return SimpleNamespace(settings=settings, begun=begun)
+
+
+def test_wandb_is_online_when_the_login_is_in_a_netrc(tmp_path, wandb_environment):
+    assert "wandb sync" in watch.log("wandb", tmp_path, print).tracker.where
+    assert wandb_environment.begun["mode"] == "offline"
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password 0123\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert watch.log("wandb", tmp_path, print).tracker.where == "https://wandb.ai/x"
+    assert wandb_environment.begun["mode"] == "online"
+
+
+def test_wandb_begins_a_run_of_its_own_when_the_training_names_one(tmp_path, wandb_environment):
+    watch.log("wandb", tmp_path, print)
+    assert wandb_environment.begun["theirs"] == [] and wandb_environment.begun["resume"] == "never"
+    assert wandb_environment.begun["id"] != "theirs" and os.environ["WANDB_RUN_ID"] == "theirs"
+
+
+def test_wandb_names_no_sync_when_it_is_disabled(tmp_path, wandb_environment):
+    wandb_environment.settings.mode = "disabled"
+    assert "sync" not in watch.log("wandb", tmp_path, print).tracker.where
+
+
+class Flaky:
+    """A tracker that fails on the steps of `fails`, and may wait for `answers` at its end."""
+
+    where = ""
+
+    def __init__(self, fails: Container[int] = (), answers: threading.Event | None = None) -> None:
+        self.fails, self.answers, self.steps = fails, answers, []
+
+    def log(self, values: Any, step: int) -> None:
+        if step in self.fails:
+            raise OSError(f"no answer, with HF_TOKEN={SECRET}")
+        self.steps.append(step)
+
+    def close(self, verdict: str) -> None:
+        if self.answers is not None:
+            self.answers.wait()
+
+
+def test_log_goes_on_and_says_so_once_when_a_request_fails(view):
+    said: list[str] = []
+    tracked = trackers.Log("mlflow", tracker := Flaky({100, 120}), said.append)
+    for at in range(4):
+        tracked(later(view, at * 5.0, 100 + at * 10))
+    assert tracked.close() == "2 requests failed, so values are missing"
+    assert tracker.steps == [110, 130] and len(said) == 1 and SECRET not in said[0]
+
+
+def test_log_ends_and_says_so_when_many_requests_in_a_row_fail(view, monkeypatch):
+    monkeypatch.setattr(trackers, "MOST_FAILURES", 3)
+    said: list[str] = []
+    tracked = trackers.Log("mlflow", Flaky(range(1000)), said.append)
+    for at in range(9):
+        tracked(later(view, at * 5.0, 100 + at * 10))
+    assert tracked.close() == "3 requests failed, so values are missing"
+    assert "gets no more values" in said[-1]
+
+
+def test_end_abandons_a_tracker_when_it_does_not_answer(view):
+    said: list[str] = []
+    hangs = trackers.Log("wandb", Flaky(answers=threading.Event()), said.append)
+    ends = trackers.Log("mlflow", Flaky(), said.append)
+    assert not sending.end([hangs, ends], said.append, within_s=0.05)
+    assert len(said) == 1 and said[0].startswith("wandb: no answer within")
+    assert sending.end([trackers.Log("mlflow", Flaky(), said.append)], said.append) and len(said) == 1
+
+
+def test_end_abandons_trackers_when_ctrl_c_is_pressed():
+    said: list[str] = []
+
+    class Interrupts(Flaky):
+        def close(self, verdict: str) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait()
+
+    def ignore(number: int, frame: Any) -> None:
+        """Leave Ctrl-C to the command."""
+
+    before = signal.signal(signal.SIGINT, ignore)
+    try:
+        assert not sending.end([trackers.Log("wandb", Interrupts(), said.append)], said.append)
+        assert signal.getsignal(signal.SIGINT) is ignore
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert said == ["wandb: Ctrl-C ended the wait for an answer, so the last values may be missing"]
 
 
 class Collector(http.server.ThreadingHTTPServer):
@@ -219,11 +332,28 @@ def test_otlp_says_why_when_the_collector_does_not_answer(watcher, view, capfd):
     pytest.importorskip("opentelemetry.sdk")
     sent = watch.Otlp("http://127.0.0.1:1", watcher)
     sent(view)
-    assert sent.close().startswith("Failed to export")
+    assert "did not arrive: Failed to export" in sent.close()
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "collector", "ftp://x", "http://"])
+def test_otlp_says_so_when_the_collector_takes_the_request_and_never_answers(watcher, view, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sent = watch.Otlp(f"http://127.0.0.1:{server.getsockname()[1]}", watcher)
+        sent(view)
+        assert "did not arrive" in sent.close()
+
+
+def test_otlp_adds_its_path_before_the_query(watcher):
+    pytest.importorskip("opentelemetry.sdk")
+    sent = watch.Otlp("http://127.0.0.1:4318?tenant=a", watcher)
+    assert sent.name == "http://127.0.0.1:4318/v1/metrics?tenant=a"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:4318", "collector", "ftp://x", "http://", "http://[", "http://h:x"]
+)
 def test_otlp_is_refused_when_the_endpoint_is_no_address(endpoint, watcher):
     with pytest.raises(UsageError, match="is no address"):
         watch.Otlp(endpoint, watcher)

@@ -11,7 +11,7 @@ import sys
 from time import perf_counter
 
 from .core import observe
-from .core.covers import covers, on_compilations, replace, replaced, skip_agent_code
+from .core.covers import covers, on_compilations, replace, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .core.annotations import Around, Key
     from .core.fetch_delay import FetchDelay
     from .facts.fetching import Fetching
-    from .facts.living import Living
     from .facts.stack_clock import StackClock
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
@@ -51,24 +50,9 @@ class Agent:
     @classmethod
     def from_environment(cls) -> Agent:
         folder = os.environ["DYNOTUNE_RUN"]
-        plan = _plan(folder)
+        plan = read_plan(folder)
         agent = cls(Writer(folder, plan), plan, folder)
         agent._attach()
-        return agent
-
-    @classmethod
-    def in_running_program(cls, folder: str, pid: int) -> Agent:
-        """Connect the agent to a program that has imported torch and runs; `leave` takes it out again.
-
-        `pid`: this process's id as dynotune sees it, which differs in a container.
-        """
-        plan = _plan(folder)
-        agent = cls(Writer(folder, plan, pid), plan, folder)
-        try:
-            agent._join(pid)
-        except BaseException:
-            agent.leave()
-            raise
         return agent
 
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
@@ -104,7 +88,6 @@ class Agent:
 
             self._clock = StackClock(program)
         self._compiled: list[bool] = []
-        self._undo: list[Callable[[], object]] = []
         self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
@@ -173,136 +156,6 @@ class Agent:
         for part in (self._fetching, self._fetch_delay, Pinning(self._event, self.log)):
             part.install(self._hooks)
 
-    # In a program that runs already
-
-    def _join(self, pid: int) -> None:
-        """Connect to a program that runs, by means alone that can be undone: no audit hook, no seed, no stub.
-
-        Forks leave at once: they are workers of loaders, or programs of their own.
-        """
-        from .facts.living import Living
-
-        torch: Any = sys.modules["torch"]
-        replaced.is_kept = self._steps.is_joined = True
-        self._program.pid = pid
-        self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
-        self._cover_fork()
-        self._cover_exit()
-        atexit.register(self._finish)
-        self._undo.append(lambda: atexit.unregister(self._finish))
-        self._hooks.install()
-        self._undo.append(self._hooks.remove)
-        watch_freezing(self.log)
-        living = Living(torch)
-        if torch.utils.data.get_worker_info() is not None:
-            self._join_worker(torch, living)
-            return
-        # What compiled code has seen must stay as it is, or it would be compiled again.
-        self._compiled[:] = [True] * living.is_compiled
-        for optimizer in living.optimizers:
-            self._steps.optimizers.add(optimizer)
-        # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
-        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
-        if self._state is not None:
-            self._watch_fetches()
-        self._torch_is_here(torch)
-        if living.is_compiled and self._state is not None:
-            for module in living.roots:
-                self._guard("model", self._state.models.met, module)
-
-    def _join_worker(self, torch: Any, living: Living) -> None:
-        """Time what a loader's worker fetches; its steps are those of the process that draws its batches."""
-        self._event({"event": "torch", "version": str(torch.__version__), "time_s": perf_counter()})
-        self._worker_begun()
-        if self._state is not None:
-            self._watch_fetches()
-            for fetcher in living.fetchers:
-                self._guard("fetcher", self._cover_fetcher, torch, fetcher)
-
-    def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
-        if self._fetching is not None and self._fetch_delay is not None:
-            self._fetching.cover_fetcher(torch, fetcher)
-            self._fetch_delay.cover_fetcher(torch, fetcher)
-
-    def _take_over(self, iterator: Any, living: Living) -> None:
-        """Note an iterator that was made before the agent came, and time what it fetches in this process."""
-        if self._program.loaders is None:
-            return  # its covers are still being put in place
-        self._program.loaders.take_over(iterator, living.loader_of(iterator))
-        fetcher = getattr(iterator, "_dataset_fetcher", None)
-        if fetcher is not None:
-            self._cover_fetcher(self._program.torch, fetcher)
-
-    def _cover_fork(self) -> None:
-        original = os.fork
-
-        @covers(os, "fork")
-        def fork() -> int:
-            pid = original()
-            if not pid:
-                self._guard("fork", self._leave_in_child)
-            return pid
-
-    def _leave_in_child(self) -> None:
-        self._forked()
-        self._writer.close()
-        self._tasks.ignore()  # a recording cannot be ended in a fork
-        self._take_out()
-        forget_modules()
-
-    @property
-    def is_busy(self) -> bool:
-        """Tell whether a task is under way, which the program's own thread has to end between two steps."""
-        return self._tasks.is_busy
-
-    @property
-    def is_recording(self) -> bool:
-        return self._tasks.is_recording
-
-    def leave_between_tasks(self, patience_s: float, *, anyway: bool) -> bool:
-        """Leave unless a task is under way, or `anyway`; tell whether the agent has left.
-
-        A task that begins meanwhile in the program's own thread would put in place what was just taken out.
-        """
-
-        def leave() -> bool:
-            if self.is_busy and not anyway:
-                return False
-            self.leave()
-            return True
-
-        return self._steps.between_events(leave, patience_s)
-
-    def ask_to_end_tasks(self) -> None:
-        """Have the program's thread give up the present task at the end of its next step."""
-        self._tasks.is_leaving = True
-        self._steps.look_soon()
-
-    def leave(self) -> None:
-        """Take the agent out of the program: hooks, covers, callbacks and the record's mapping.
-
-        The last event names covers that the program has covered since; they stay, and do nothing.
-        """
-        self._guard("tasks", self._tasks.leave)
-        self._event({"event": "left", "stay": self._take_out()})
-        self._writer.close()
-
-    def _take_out(self) -> list[str]:
-        self._guard("steps", self._steps.ignore)
-        if self._state is not None:
-            self._guard("state", self._state.leave)
-        if self._fetching is not None:
-            from .core.fetch_delay import let_go_of_pages
-
-            self._guard("fetching", self._fetching.look_no_more)
-            self._undo.append(let_go_of_pages)
-        while self._undo:
-            self._guard("leaving", self._undo.pop())
-        stay = replaced.restore()
-        if self._program.roots is not None:
-            stay += self._guard("modules", self._program.roots.leave) or []
-        return stay
-
     def _cover_exit(self) -> None:
         """Cover `os._exit` too, which skips exit handlers and ends children of multiprocessing."""
         original = os._exit
@@ -359,12 +212,12 @@ class Agent:
         program.loaders = self._guard(
             "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
         )
-        self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
+        self._guard("workers", self._cover_workers, torch)
         remove = self._guard(
             "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
         )
         if remove is not None:
-            self._undo.append(remove)
+            self._undo_later(remove)
         if self._plan.get("step_function"):
             self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
@@ -403,7 +256,13 @@ class Agent:
             self._guard("compilation", roots.compilation_begins)
 
         on_compilations(callback, lambda handler: handler.register_start_callback(begins))
-        self._undo.append(lambda: callback.callback_handler.remove_start_callback(begins))
+        self._undo_later(lambda: callback.callback_handler.remove_start_callback(begins))
+
+    def _cover_workers(self, torch: Any) -> None:
+        event_hooks.cover_loader_workers(torch, self._worker_begun, self.log)
+
+    def _undo_later(self, undo: Callable[[], object]) -> None:
+        """Note how to take out what is no cover; an agent that stays until the program's end never does."""
 
     def _root_met(self, module: Any) -> None:
         if self._startup is not None:
@@ -589,20 +448,7 @@ class Agent:
         atexit.unregister(self._finish)
 
 
-def _plan(folder: str) -> dict[str, Any]:
+def read_plan(folder: str) -> dict[str, Any]:
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan: dict[str, Any] = json.load(file)
     return plan
-
-
-def forget_modules() -> None:
-    """Remove the agent's modules and what the interpreter remembers of their folder, so that a later agent
-    begins anew."""
-    package = __name__.rpartition(".")[0]
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for name in list(sys.modules):
-        if name == package or name.startswith(package + "."):
-            del sys.modules[name]
-    for path in list(sys.path_importer_cache):
-        if path == folder or path.startswith(folder + os.sep):
-            del sys.path_importer_cache[path]

@@ -13,16 +13,18 @@ import contextlib
 import fcntl
 import os
 import shutil
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
-from .attach import Agent, forget_modules
+from .joined import JoinedAgent, forget_modules
 
 LOOK_S = 0.2
 """Seconds between two looks at the lock; opening and asking take some microseconds."""
 SOON_S = 0.02
 PATIENCE_S = 10.0
 """Seconds in which the program's own thread may end a task. Without a step for so long, this thread ends the
-task, unless the task records: a recording is ended by the thread that began it."""
+task, unless the task records: a recording is ended by the main thread, which began it."""
+SILENT_S = 15.0
+"""Seconds after which a dynotune that touches its lock no more counts as gone: it was stopped, not ended."""
 FAILED, LEAVING = "failed.txt", "leaving"
 SCRIPT = "begin-"
 """Beginning of the names of scripts that processes have been asked to execute, and that have to exist when
@@ -39,7 +41,7 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
     """
     try:
         if is_held(lock):
-            agent = Agent.in_running_program(folder, pid)
+            agent = JoinedAgent.in_running_program(folder, pid)
             _stay(agent, lock)
     except Exception as error:
         _say_why(folder, "%s: %s" % (type(error).__name__, error))
@@ -50,29 +52,36 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
 
 
 def is_held(lock: str) -> bool:
-    """Tell whether another process holds the lock; without the file, nobody does."""
+    """Tell whether another process holds the lock, and has touched it lately; without the file, nobody
+    does."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
+        silent_s = time() - os.fstat(descriptor).st_mtime
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except BlockingIOError:
+        return silent_s < SILENT_S
+    except OSError:  # where locks do not work, nobody would be seen to let go
+        return False
     finally:
         os.close(descriptor)
     return False
 
 
-def _stay(agent: Agent, lock: str) -> None:
+def _stay(agent: JoinedAgent, lock: str) -> None:
     pid = os.getpid()
     while is_held(lock):
         sleep(LOOK_S)
+        agent.bound_recording()
     until_s = monotonic() + PATIENCE_S
     agent.ask_to_end_tasks()
     while os.getpid() == pid:
-        is_late = monotonic() >= until_s and not agent.is_recording
-        if agent.leave_between_tasks(PATIENCE_S, anyway=is_late):
+        is_late = monotonic() >= until_s
+        if is_late:
+            agent.bound_recording("dynotune has left the program")
+        if agent.leave_between_tasks(PATIENCE_S, anyway=is_late and not agent.is_recording):
             return
         sleep(SOON_S)
         agent.ask_to_end_tasks()

@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if code == INTERRUPTED and ours[:1] and ours[0] not in stopping.TRANSPARENT:
         stopping.say_stopped()
         code = stopping.TERMINATED if stopping.stop.by_term else code
-    if sys.flags.inspect:
+    if sys.flags.inspect or stopping.stop.is_abrupt:
         # PYTHONINSPECT is meant for the command. It would keep dynotune's own interpreter open, and change
         # its exit code.
         _give_up_output()

@@ -82,7 +82,7 @@ def transparently(
     Args:
         account: whether to print what the time of the whole run went to.
         watch: starts to watch the run in a folder, and returns a function. That function is called when the
-            run ends, before the record is written; if it returns True, dynotune exits with 1.
+            run ends, after the record is written; if it returns True, dynotune exits with 1.
     """
     check_json(json)
     if strict and recipe is None:
@@ -117,7 +117,6 @@ def transparently(
             env, facts, step_function=step_function, watched=watch is not None, account=account
         )
         energy_j = None if meter is None else meter.joules()
-        says_no = ended(exit_)
         try:
             record = transparent.record(exit_)
             if folder is not None:
@@ -130,6 +129,7 @@ def transparently(
             # The exit code is the command's own: problems with the record do not change it.
             with contextlib.suppress(OSError):
                 say(f"{error}")
+        says_no = ended(exit_)
     if says_no:
         raise typer.Exit(1)
     _end_as(exit_)

@@ -24,10 +24,13 @@ class Stop:
     Attributes:
         by_term: whether SIGTERM came.
         is_said: whether the line that goes on was said.
+        is_abrupt: whether this process ends without exit functions, since a package of the user's that got no
+            answer would wait in them.
     """
 
     by_term = False
     is_said = False
+    is_abrupt = False
 
 
 stop = Stop()
@@ -36,7 +39,7 @@ stop = Stop()
 @contextlib.contextmanager
 def like_ctrl_c(subcommand: str) -> Iterator[None]:
     """Raise KeyboardInterrupt at the first SIGTERM while the block runs; a second one ends at once."""
-    stop.by_term = stop.is_said = False
+    stop.by_term = stop.is_said = stop.is_abrupt = False
     if subcommand in TRANSPARENT or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from dynotune.cli import answers, command_of, completion, run, serving
+from dynotune.cli import answers, command_of, completion, run, serving, stopping
 from dynotune.cli.option_values import number
 from dynotune.cli.options import Serve, Token, option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
@@ -23,7 +23,7 @@ from dynotune.text import time_spans
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
-    from dynotune.watch import Otlp, RunWatcher
+    from dynotune.watch import RunWatcher, Sender
 
 LOG = "watch.log"
 EVERY_S = 1.0
@@ -106,21 +106,27 @@ def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoi
     """Give the watcher's numbers to trackers and to a collector; the exit stack ends them."""
     from dynotune import watch as watching
 
+    senders: list[watching.Sender] = []
+    stack.callback(_end, senders)
     for text in logs:
-        tracked = watching.log(text, made.follower.folder)
-        stack.callback(tracked.close)
+        tracked = watching.log(text, made.follower.folder, run.say)
+        senders.append(tracked)
         made.show.append(tracked)
-        run.say(f"logging to {text.partition('=')[0]}: {tracked.tracker.where}")
+        run.say(f"logging to {tracked.name}: {tracked.tracker.where}")
     if endpoint is not None:
         otlp = watching.Otlp(endpoint, made)
-        stack.callback(_end, otlp)
+        senders.append(otlp)
         made.show.append(otlp)
-        run.say(f"sending to {otlp.url}")
+        run.say(f"sending to {otlp.name}")
 
 
-def _end(otlp: Otlp) -> None:
-    if why := otlp.close():
-        run.say(f"{otlp.url} did not take the last values: {why}")
+def _end(senders: list[Sender]) -> None:
+    """End the senders. If one does not answer, dynotune ends without the functions that packages registered,
+    which would wait for the same answer."""
+    from dynotune import watch as watching
+
+    if not watching.end(senders, run.say):
+        stopping.stop.is_abrupt = True
 
 
 def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Exit], bool]:

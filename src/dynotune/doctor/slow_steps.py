@@ -10,6 +10,7 @@ from dynotune.doctor.observation_view import ObservationView, needs
 from dynotune.schema.setting import Setting
 from dynotune.schema.timing import SlowStep, Why
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")
 """If a step has several causes, the first of these counts: it is rarer, and delays the others."""
@@ -78,4 +79,5 @@ def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
 
 
 def ms(duration_s: float) -> str:
-    return f"{1000 * duration_s:.3g} ms"
+    """Write a time in milliseconds; from a second on in seconds, where `3e+03 ms` would be read by nobody."""
+    return words.duration(duration_s) if duration_s >= 1.0 else f"{1000 * duration_s:.3g} ms"

@@ -139,8 +139,11 @@ def _paces(account: RunAccount) -> Iterator[tuple[str, Phrase]]:
 
 
 def _hours(took_s: float) -> str:
+    """Write a time, from six minutes on in hours, too: those of a whole training are bought by the hour."""
     hours = f"{took_s / HOUR_S:.3g} h"
-    return hours if took_s >= HOUR_S else f"{words.duration(took_s)} ({hours})"
+    if took_s >= HOUR_S:
+        return hours
+    return f"{words.duration(took_s)} ({hours})" if took_s >= 0.1 * HOUR_S else words.duration(took_s)
 
 
 def _energy_of(account: RunAccount, num_steps: int) -> str:
@@ -162,7 +165,7 @@ def _bars(account: RunAccount) -> list[Piece]:
         LegendEntry(
             OF_A_RUN[part],
             OF_A_RUN[part].label,
-            [words.fine_share(size / account.wall_s), words.duration(size)],
+            [words.fine_share(size / account.wall_s), words.duration(size, column=True)],
         )
         for part, size in sizes.items()
         if size > 0

@@ -411,7 +411,9 @@ def warnings(texts: Iterable[Phrase], label: str = "warning", *, on: On = On.EVE
 
 
 def wary(texts: Iterable[Phrase], label: str = "warning") -> list[Piece]:
-    """Lay out what makes an answer less certain: lines in the terminal, a section of a page."""
+    """Lay out what makes an answer less certain: lines in the terminal, a section of a page, if any."""
     known = list(texts)
-    noted = warnings(known, label) or [Note("Nothing was noted.")]
-    return [*warnings(known, label, on=On.TERMINAL), Section("Be wary of", noted, on=On.PAGE)]
+    return [
+        *warnings(known, label, on=On.TERMINAL),
+        Section("Be wary of", warnings(known, label), on=On.PAGE),
+    ]

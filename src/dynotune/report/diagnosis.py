@@ -286,7 +286,7 @@ def _notes(diagnosis: Diagnosis) -> list[Piece]:
         tone="dim",
         on=On.SCREEN,
     )
-    on_page = warnings(map(prose, diagnosis.notes), "note") or [Note("Nothing was noted.")]
+    on_page = warnings(map(prose, diagnosis.notes), "note")
     return [*notes, more, Section("Be wary of", on_page, on=On.PAGE)]
 
 

@@ -52,6 +52,8 @@ PLOTS = (
     Plot("Cores kept busy", [Curve("cores", "this run"), Curve("others", "other programs")]),
     Plot("Memory of the run's processes", [Curve("rss", "memory")], "GiB", GIB),
 )
+NAMES = {"nvml": "NVML", "sm": "SM", "pcie": "PCIe", "pid": "PID", "rss": "RSS"}
+"""Words of fields that are written in another way than a field's name can be."""
 
 
 def layout(view: View) -> Report:
@@ -106,9 +108,9 @@ def _tiles(view: View) -> Iterator[Tile]:
     cores = words.UNKNOWN if view.cores is None else f"{view.cores:.1f} of {view.num_cpus}"
     yield _tile(
         view,
-        "cores",
+        "CPU, this run",
         cores,
-        f"{view.num_processes} process{'es' * (view.num_processes != 1)} of this run",
+        f"cores, of {view.num_processes} process{'es' * (view.num_processes != 1)}",
         "cores",
     )
     others = view.others or 0.0
@@ -116,15 +118,15 @@ def _tiles(view: View) -> Iterator[Tile]:
         tone = "wary" if others >= view.num_cpus / 2 else ""
         yield _tile(
             view,
-            "others",
+            "CPU, others",
             f"{others:.1f} of {view.num_cpus}",
-            "cores that other programs use",
+            "cores, of other programs",
             "others",
             tone,
         )
     left = view.memory_left_bytes
     detail = "" if left is None else f"{words.num_bytes(left)} free"
-    yield _tile(view, "memory", words.num_bytes(view.memory_bytes), detail, "rss")
+    yield _tile(view, "host memory", words.num_bytes(view.memory_bytes), detail, "rss")
 
 
 def _tile(view: View, name: str, figure: str, detail: str, values: str, tone: Tone = "") -> Tile:
@@ -250,7 +252,7 @@ def _says(value: Any) -> bool:
 
 
 def _column(field: str, rows: Sequence[msgspec.Struct]) -> Column:
-    name = units.unit_of(field)[0].removeprefix("num_").replace("_", " ")
+    name = " ".join(NAMES.get(word, word) for word in units.unit_of(field)[0].removeprefix("num_").split("_"))
     is_number = all(isinstance(getattr(row, field), int | float | Unknown | None) for row in rows)
     return Column(name, "number" if is_number else "whole")
 
@@ -260,6 +262,8 @@ def _cell(field: str, value: Any) -> str:
         return words.UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if field == "samples_per_s":
+        return per_second(value)
     if unit := units.unit_of(field)[1]:
         return unit.write(value)
     if isinstance(value, list | str):

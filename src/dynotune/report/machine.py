@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dynotune.report.blocks import Column, Note, On, Section, Table
+from dynotune.report.blocks import Column, On, Section, Table
 from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
 
@@ -28,8 +28,7 @@ def section(facts: Mapping[str, Value | Unknown], *before: Table) -> Section:
     table = Table(
         "What held on this machine", [Column("Fact", "code"), Column("Value", "code")], rows, folded=True
     )
-    nothing = [] if rows else [Note("No facts were recorded.")]
-    return Section("Machine", [*before, table, *nothing], on=On.PAGE)
+    return Section("Machine", [*before, table], on=On.PAGE)
 
 
 def _value(value: Value | Unknown) -> str:

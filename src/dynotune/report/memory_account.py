@@ -161,10 +161,11 @@ def _whose(term: Term) -> Cell:
     """Name the modules with most of a term's memory, else the source line; for a snapshot, source lines with
     sizes."""
     if term.modules and term.name != "blocks":
-        told = [
-            f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()
-        ]
-        return Span(", ".join(told[:NUM_PARTS]), "code")
+        told: list[str | Span] = []
+        for name, size in list(term.modules.items())[:NUM_PARTS]:
+            module = Span(words.plain(name, longest=60), "code")
+            told += [", " if told else "", module, f" {words.num_bytes(size)}"]
+        return tuple(told)
     lines = list(term.lines.items())
     if term.name == "blocks":
         sized = ((words.num_bytes(size), place(Place(function=line))) for line, size in lines[:NUM_LINES])

@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from dynotune.schema.account import PARTS, RunPart
 from dynotune.schema.memory import TermName
 
+# Each colour stands out from a light page and from a dark one, by 3 to 1.
 # fmt: off
 _TERMS: dict[TermName, tuple[str, str, str, str]] = {
-    "weights": ("weights", "█", "w", "#2e7d32"), "gradients": ("gradients", "▓", "g", "#c9a227"),
-    "optimizer": ("optimizer states", "▒", "o", "#8e4585"), "buffers": ("buffers", "▌", "b", "#7cb342"),
-    "inputs": ("inputs", "░", "i", "#00838f"), "activations": ("activations", "▚", "a", "#1565c0"),
-    "temporary": ("temporary buffers", "▞", "t", "#64b5f6"),
-    "kept": ("other tensors of the program", "▄", "e", "#4db6ac"),
-    "workspaces": ("workspaces of cuBLAS", "▂", "s", "#78909c"),
-    "blocks": ("blocks in use", "▆", "k", "#1565c0"),
+    "weights": ("weights", "█", "w", "#2e7d32"), "gradients": ("gradients", "▓", "g", "#a8841c"),
+    "optimizer": ("optimizer states", "▒", "o", "#a0559a"), "buffers": ("buffers", "▌", "b", "#5c9430"),
+    "inputs": ("inputs", "░", "i", "#00838f"), "activations": ("activations", "▚", "a", "#2f74c9"),
+    "temporary": ("temporary buffers", "▞", "t", "#4a93d6"),
+    "kept": ("other tensors of the program", "▄", "e", "#2f9488"),
+    "workspaces": ("workspaces of cuBLAS", "▂", "s", "#566f7c"),
+    "blocks": ("blocks in use", "▆", "k", "#2f74c9"),
     "graph-pools": ("pools of CUDA graphs", "▀", "p", "#d81b60"),
-    "rounding": ("rounding by the allocator", "·", "r", "#9e9e9e"),
-    "cache": ("cache of the allocator", "▖", "c", "#bdbdbd"),
+    "rounding": ("rounding by the allocator", "·", "r", "#8a8a8a"),
+    "cache": ("cache of the allocator", "▖", "c", "#8f8576"),
     "fragmentation": ("free between blocks in use", "▘", "f", "#e64a19"),
-    "context": ("CUDA context, loaded modules, NCCL", "▙", "x", "#90a4ae"),
-    "unknown": ("unknown", "▛", "u", "#c62828"),
+    "context": ("CUDA context, loaded modules, NCCL", "▙", "x", "#7f97a3"),
+    "unknown": ("unknown", "▛", "u", "#cf3a3a"),
 }
 # fmt: on
 
@@ -78,7 +79,7 @@ OF_A_RUN: dict[RunPart, Part] = {
     "steps": Part("steps", PARTS["steps"], "█", "#", "green", "device"),
     "between": Part("between", PARTS["between"], "▚", "h", "magenta", "communication"),
     "end": Part("end", PARTS["end"], "▂", "k", "bold blue", "kernel"),
-    "unexplained": Part("unexplained", PARTS["unexplained"], "·", ".", "bold red", "input"),
+    "unexplained": Part("unexplained", PARTS["unexplained"], "·", ".", "bold blue", "other"),
 }
 """The parts of a whole run, in order of time."""
 OF_MEMORY = {

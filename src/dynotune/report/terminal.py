@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment as RichSegment
@@ -19,6 +20,7 @@ from dynotune.report.blocks import (
     Bar,
     Bars,
     Cell,
+    Column,
     CommandLine,
     Commands,
     Fields,
@@ -63,6 +65,12 @@ WIDTH_OF_TWO_COLUMNS = 78
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_PREDICTED_ON_SCREEN = 1
 LONGEST_COMMAND = 4000
+GAP = 2
+WIDEST_NAME = 0.42
+"""The most of a line's width that names take beside what they name."""
+LONGEST_WORD = 16
+"""A word of a table that is longer may go on in the next line."""
+NOTHING = "–"
 LINES_OF_OTHERS = 2
 """Lines of a screen that are not the report's: where it is kept, and what the shell writes after it."""
 
@@ -250,10 +258,28 @@ def _fields(rows: Iterable[tuple[str, Phrase | Lines | Text]]) -> RenderableType
     texts = [(name, text if isinstance(text, Text) else _cell(text)) for name, text in rows]
     if is_plain():
         return Group(*(Text.assemble(f"{name}: " if name else "", text) for name, text in texts))
-    grid = layout.table(":name", ":text")
-    for name, text in texts:
-        grid.add_row(_plain(name), text)
-    return grid
+    return _NamedTexts([(_plain(name), text) for name, text in texts])
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedTexts:
+    """Names with texts beside them; below them where names would take too much of the width."""
+
+    rows: Sequence[tuple[str, Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widest = max((cell_len(name) for name, _ in self.rows), default=0)
+        if widest <= WIDEST_NAME * options.max_width:
+            grid = layout.table(":name", ":text")
+            for name, text in self.rows:
+                grid.add_row(name, text)
+            yield grid
+            return
+        for name, text in self.rows:
+            yield layout.Written(Text(name, style="dim"))
+            below = layout.table(":text", ":text")
+            below.add_row("", text)
+            yield below
 
 
 def _cell(cell: Cell | Text) -> Text:
@@ -292,7 +318,41 @@ def _table(table: Table) -> RenderableType:
             column.ratio = 1
     for row in rows:
         grid.add_row(*map(_drawn, row))
-    return Group(grid, *notes)
+    return Group(_Fitting(grid, replace(table, rows=rows)), *notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A table; where its columns have no room beside each other, each row as names with values."""
+
+    grid: layout.Grid
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._has_room(options.max_width):
+            yield self.grid
+            return
+        for first, *rest in self.table.rows:
+            yield _drawn(first)
+            named = layout.table(":name", ":text")
+            for column, cell in zip(self.table.columns[1:], rest, strict=True):
+                if isinstance(cell, Bar) or _cell(cell).plain not in ("", NOTHING):
+                    named.add_row(f"  {column.name}", _drawn(cell))
+            yield named
+
+    def _has_room(self, width: int) -> bool:
+        """Return whether names leave most of the width, and all columns have what they need at least."""
+        columns = enumerate(self.table.columns)
+        widths = [_least(column, [row[at] for row in self.table.rows]) for at, column in columns]
+        return widths[0] <= WIDEST_NAME * width and sum(widths) + GAP * (len(widths) - 1) <= width
+
+
+def _least(column: Column, cells: Sequence[Cell]) -> int:
+    texts = [column.name, *(_cell(cell).plain for cell in cells)]
+    if column.kind not in ("text", "code"):
+        return max(map(cell_len, texts))
+    longest = max((cell_len(word) for text in texts for word in text.split()), default=0)
+    return min(longest, LONGEST_WORD)
 
 
 def _named_cells(table: Table, row: Sequence[Cell]) -> list[Text]:
@@ -380,7 +440,8 @@ class _Legend:
         legend = layout.grid()
         for _ in range(num_columns):
             legend.add_column(no_wrap=True)
-            legend.add_column(no_wrap=True)
+            # In one column, names give way to figures.
+            legend.add_column(no_wrap=num_columns > 1)
             for _ in range(num_figures):
                 legend.add_column(justify="right", no_wrap=True)
         num_rows = -(-len(self.entries) // num_columns)

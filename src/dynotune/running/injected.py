@@ -11,11 +11,15 @@ Source: PEP 768, and Python/remote_debugging.c of CPython 3.14.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +28,7 @@ from typing import Any, NamedTuple
 from dynotune.launch.process import environment
 from dynotune.running import process_files
 from dynotune.running.process_files import PROC, ProcessFiles
-from dynotune.schema import private
+from dynotune.running.shared_folder import SharedFolder, sees_our_files
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
@@ -39,8 +43,12 @@ DISABLED = "PYTHON_DISABLE_REMOTE_DEBUG"
 NOTHING = "/dev/null"
 """Path of a script that does nothing: asked for in place of one that nobody waits for any more."""
 
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
-
+_MOST_BYTES = 1 << 16
+"""Bytes that are read of what the asking interpreter prints."""
+_VARIABLES = ("PATH", "LANG", "LC_ALL")
+"""Variables of dynotune's that the asking interpreter gets; others may hold secrets."""
+_INTERPRETER = re.compile(r"python(3(\.\d+)?t?)?")
+_FREE_THREADED = re.compile(r"python\d+\.\d+t(?:[/.]|$)")
 _VERSION = re.compile(r"python(\d+)\.(\d+)t?(?:[/.]|$)")
 
 _ASK = """\
@@ -76,6 +84,7 @@ def begin():
     import fcntl, os, sys, time
     from importlib.machinery import ModuleSpec, SourcelessFileLoader
     folder, script, pid, until_s, name = {folder!r}, {script!r}, {pid}, {until_s!r}, "_dynotune_agent"
+    why = ""
     try:
         os.unlink(script)
         if time.monotonic() > until_s:
@@ -84,11 +93,14 @@ def begin():
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return
-            except OSError:
+            except BlockingIOError:
                 pass  # dynotune holds it
-        why = "" if "torch" in sys.modules else "no torch"
+        if "torch" not in sys.modules:
+            why = "no torch"
         if name in sys.modules:
             why = "agent"
+        if "free-threading" in sys.version:
+            why = "free-threaded"
         if why:
             with open(os.path.join(folder, {failed!r}), "w") as file:
                 file.write(why)
@@ -105,30 +117,28 @@ def begin():
         loader.exec_module(agent)
         agent.stay_while_held(folder, os.path.join(folder, {lock!r}), pid)
     except Exception:
-        sys.modules.pop(name, None)
+        for each in [] if why else list(sys.modules):
+            if each == name or each.startswith(name + "."):
+                sys.modules.pop(each, None)
 import _thread
 _thread.start_new_thread(begin, ())
 """
 
 
 class Place(NamedTuple):
-    """Where a folder for the agent can be made, so that the target sees it.
+    """How a process is asked in its own file system.
 
     Args:
-        base: an existing or new folder, by dynotune's path.
-        root: what dynotune has to put before a path of the target's; "" if both see the same files.
-        enter: words before a command that is to run in the target's file system.
-        pid: the target's process id as such a command sees it.
+        root: its root by dynotune's path; "" if both see the same files.
+        mounts: its mounts and root by the kernel's names; processes of one pair see the same files.
+        enter: words before a command that is to run in its file system.
+        pid: its process id as such a command sees it.
     """
 
-    base: Path
     root: str
+    mounts: tuple[str, str]
     enter: tuple[str, ...]
     pid: int
-
-    def of_target(self, path: Path) -> str:
-        """Return a path below `base` as the target sees it."""
-        return str(path).removeprefix(self.root) if self.root else str(path)
 
 
 def version_of(process: ProcessFiles) -> tuple[int, int] | None:
@@ -154,36 +164,69 @@ def unfit(process: ProcessFiles) -> str:
         return "another dynotune already watches the program"
     if process.executable.endswith(" (deleted)"):
         return "its interpreter was replaced or removed after its start"
+    if not _INTERPRETER.fullmatch(process.executable.rpartition("/")[2]):
+        return "its executable is no Python interpreter, but a program that contains one"
+    if any(map(_FREE_THREADED.search, (process.executable, *process.libraries))):
+        return "its Python is free-threaded, on which the agent was not tried"
     return ""
 
 
+def _fewer_rights(process: ProcessFiles, proc: Path) -> str:
+    """Return why the process's interpreter must not be run by dynotune, with dynotune's rights; "" if it has
+    the same.
+
+    Whoever is confined may have chosen what the interpreter and its files do.
+    """
+    theirs, ours = (_rights(proc / str(pid)) for pid in (process.pid, "self"))
+    if theirs is None or ours is None:
+        return "its rights cannot be read"
+    same = theirs.owners == ours.owners and not ours.capabilities & ~theirs.capabilities
+    if same and all(one <= other for one, other in zip(theirs.confined, ours.confined, strict=True)):
+        return ""
+    return "it has fewer rights than dynotune; run dynotune inside its container, or as its user"
+
+
+class _Rights(NamedTuple):
+    owners: tuple[str, str]  # user ids, and the namespace in which they count
+    capabilities: int  # effective ones, and the bounding set above them
+    confined: tuple[int, int, int]  # each the larger, the less is allowed
+
+
+def _rights(folder: Path) -> _Rights | None:
+    lines = (process_files.content(folder / "status") or b"").decode(errors="replace").splitlines()
+    fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        return _Rights(
+            (fields["Uid"], process_files.link(folder / "ns" / "user")),
+            int(fields["CapEff"], 16) | int(fields["CapBnd"], 16) << 64,
+            (int(fields["NoNewPrivs"]), int(fields["Seccomp"]), int(fields.get("Seccomp_filters", 0))),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
 def place_of(process: ProcessFiles, proc: Path = PROC) -> Place | Unknown:
-    """Return where the agent's files can lie for a process; Unknown if nowhere."""
+    """Return how a process is asked in its file system; Unknown if it cannot be, or must not be."""
     folder, ours = proc / str(process.pid), proc / "self"
     root, mine = (process_files.link(one / "root") for one in (folder, ours))
-    same_mount, same_pids = (
-        process_files.link(folder / "ns" / name) == process_files.link(ours / "ns" / name)
-        for name in ("mnt", "pid")
-    )
+    mounts, our_mounts = (process_files.link(one / "ns" / "mnt") for one in (folder, ours))
     if not root:
         return Unknown("its file system cannot be read; it needs root, or the right to trace")
-    if same_mount and root == mine:
-        return Place(private.state_folder() / "joined", "", (), process.pid)
+    if reason := _fewer_rights(process, proc):
+        return Unknown(reason)
+    if sees_our_files(process, proc):
+        return Place("", (mine, our_mounts), (), process.pid)
     enter = shutil.which("nsenter")
     if enter is None:
         return Unknown(
             "it runs in a container, and nsenter (util-linux), which could enter the container, is not "
             "installed"
         )
-    top = root if same_mount else str(folder / "root")
     words_ = [enter, "--target", str(process.pid), "--root"]
-    words_ += [] if same_mount else ["--mount"]
+    words_ += [] if mounts == our_mounts else ["--mount"]
+    same_pids = process_files.link(folder / "ns" / "pid") == process_files.link(ours / "ns" / "pid")
     words_ += [] if same_pids else ["--pid"]
-    folders = [top + path for path in TEMPORARY if _is_open(top + path)]
-    if not folders:
-        return Unknown("it runs in a container without a folder for temporary files")
-    base = Path(folders[0]) / f"dynotune-{os.geteuid()}"
-    return Place(base, top, (*words_, "--"), _own_pid(process.pid, proc))
+    return Place(root, (root, mounts), (*words_, "--"), _own_pid(process.pid, proc))
 
 
 def copy_agent(folder: Path) -> None:
@@ -195,64 +238,129 @@ def copy_agent(folder: Path) -> None:
     shutil.copytree(environment.AGENT, folder / "dynotune" / "agent", ignore=left)
 
 
-def load(processes: Sequence[ProcessFiles], places: Sequence[Place], folder: Path, num_needed: int) -> None:
+def load(
+    processes: Sequence[ProcessFiles],
+    places: Sequence[Place],
+    folder: Path,
+    shared: SharedFolder,
+    num_needed: int,
+) -> None:
     """Ask each process to execute a script that loads the agent.
 
     Raises CannotRunHere: one of the first `num_needed` cannot be asked. What the others were asked for does
     nothing once dynotune lets go of its lock.
     """
-    until_s = time.monotonic() + BEGIN_S
+    answer = _ask(processes[0], places[0], shared.of_target(folder), [])
+    if "error" in answer:
+        raise _refused(answer, processes[0])
+    until_s = time.monotonic() + BEGIN_S  # only now: to compile the agent may have taken long
     asked = []
     for process, place in zip(processes, places, strict=True):
         script = folder / f"begin-{process.pid}.py"
-        values = {"folder": place.of_target(folder), "script": place.of_target(script)}
+        values = {"folder": shared.of_target(folder), "script": shared.of_target(script)}
         text = _BEGIN.format(**values, pid=process.pid, until_s=until_s, lock=LOCK, failed=FAILED)
         script.touch(mode=0o600)
         script.write_text(text)
-        asked.append((place.pid, values["script"]))
-    answer = _ask(processes[0], places[0], places[0].of_target(folder), asked)
+        if process_files.lives(process):
+            asked.append((place.pid, values["script"]))
+    answer = _ask(processes[0], places[0], "", asked)
     if "error" in answer:
         raise _refused(answer, processes[0])
     for process, place in zip(processes[:num_needed], places, strict=False):
-        if (failed := answer.get("failed", {}).get(str(place.pid))) is not None:
+        if (failed := answer["failed"].get(str(place.pid))) is not None:
             raise _refused(failed, process)
 
 
-def take_back(process: ProcessFiles, place: Place) -> None:
-    """Have a process execute nothing in place of a script that it has not executed yet."""
-    _ask(process, place, "", [(place.pid, NOTHING)])
+def take_back(process: ProcessFiles, place: Place) -> bool:
+    """Have a process execute nothing in place of a script that it has not executed yet; tell whether it
+    will."""
+    answer = _ask(process, place, "", [(place.pid, NOTHING)])
+    return "error" not in answer and not answer["failed"]
 
 
 def _ask(process: ProcessFiles, place: Place, folder: str, asked: list[tuple[int, str]]) -> dict[str, Any]:
-    program = process.executable.removeprefix(place.root if place.root.startswith("/proc") else "")
-    if place.root and program.startswith(place.root):
-        program = program[len(place.root) :]
-    words_ = [*place.enter, program, "-I", "-S", "-c", _ASK, folder, json.dumps(asked)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
+    """Run an interpreter of the process's version that compiles the agent in `folder`, unless that is "", and
+    asks processes to execute scripts.
+
+    Returns: `failed`, an error by process id; or one `error` of all, `message` and `version`.
+    """
+    if not process_files.lives(process):
+        return {"error": "ProcessLookupError", "message": ""}
+    words_ = [*place.enter, _interpreter(process, place), "-I", "-S", "-c", _ASK, folder, json.dumps(asked)]
+    env = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     try:
-        done = subprocess.run(
-            words_,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_S,
-            env=env,
-            cwd="/",
-            check=False,
-        )
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else {}
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        said = _said(words_, env)
+    except OSError as error:
         return {"error": "start", "message": str(error)}
-    if not found:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        return {"error": "start", "message": last}
-    return found
+    return _answer(said)
+
+
+def _interpreter(process: ProcessFiles, place: Place) -> str:
+    """Return dynotune's own interpreter if it can ask the process, else the process's."""
+    if not place.enter and version_of(process) == sys.version_info[:2] and sys.executable:
+        return sys.executable
+    if place.root != "/" and process.executable.startswith(f"{place.root}/"):
+        return process.executable[len(place.root) :]
+    return process.executable
+
+
+def _said(words_: list[str], env: dict[str, str]) -> bytes:
+    """Return what a program prints within `ASK_S` seconds, and end it.
+
+    Raises OSError: it cannot be started.
+    """
+    child = subprocess.Popen(
+        words_,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd="/",
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    said, until_s = b"", time.monotonic() + ASK_S
+    with child.stdout as output:
+        while (
+            len(said) < _MOST_BYTES
+            and select.select([output], [], [], max(0.0, until_s - time.monotonic()))[0]
+        ):
+            if not (piece := os.read(output.fileno(), _MOST_BYTES)):
+                break
+            said += piece
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    return said[:_MOST_BYTES]
+
+
+def _answer(said: bytes) -> dict[str, Any]:
+    """Read the last line that is JSON: it may come from a container, so its form is not trusted."""
+    lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    found: Any = None
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(line)
+    if found is None:
+        return {"error": "start", "message": lines[-1]}
+    if isinstance(found, dict) and isinstance(found.get("error"), str):
+        return found
+    failed = found.get("failed") if isinstance(found, dict) else None
+    if not isinstance(failed, dict) or not all(
+        isinstance(one, dict) and isinstance(one.get("error"), str) for one in failed.values()
+    ):
+        return {"error": "start", "message": "its interpreter gave no answer that dynotune knows"}
+    return {"failed": failed}
 
 
 def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
     kind, message = str(answer["error"]), words.plain(str(answer.get("message", "")), longest=300)
     pid = process.pid
     if kind == "version":
-        version = ".".join(map(str, answer.get("version", [])))
+        found = answer.get("version")
+        parts = found[:3] if isinstance(found, list) else []
+        version = ".".join(str(part) for part in parts if isinstance(part, int))
         return CannotRunHere(
             f"Process {pid} runs Python {version}, and the agent can be loaded from Python 3.14 on.",
             hint="Start the program with KINETO_USE_DAEMON=1 to record it later, or by dynotune diagnose.",
@@ -280,10 +388,6 @@ def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
 def _has_option(arguments: Sequence[str]) -> bool:
     before = [word for word in arguments[1:8] if word.startswith("-") or word == "disable-remote-debug"]
     return any(word.removeprefix("-X") == "disable-remote-debug" for word in before)
-
-
-def _is_open(path: str) -> bool:
-    return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def _own_pid(pid: int, proc: Path) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +19,7 @@ from dynotune.launch.records import Records
 from dynotune.running import injected, process_files, targets
 from dynotune.running.injected import FAILED, LEAVING, LOCK, Place
 from dynotune.running.process_files import PROC, ProcessFiles
+from dynotune.running.shared_folder import SharedFolder
 from dynotune.running.targets import Target
 from dynotune.schema.errors import CannotRunHere, may_fail
 from dynotune.schema.events import AgentLeft, TorchImported
@@ -27,10 +30,14 @@ POLL_S = 0.05
 NUM_WORKERS = 4
 LOOK_S, MOST_JOINED = 0.5, 32
 """Seconds between two looks for new workers, and the most processes that are joined at all."""
+BEAT_S = 1.0
+"""Seconds between two touches of the lock; without one for 15 s the agent leaves."""
 LEAVE_S = 15.0
 """Seconds in which the agent has to leave: its thread looks five times a second, and a task ends with a
 step."""
+_RUN_FOLDER = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 _WHY = {
+    "free-threaded": "The program's Python is free-threaded, on which the agent was not tried.",
     "no torch": "The process into which the agent was loaded has not imported torch.",
     "agent": (
         "The agent of another dynotune is still in the program. The agent leaves when that dynotune "
@@ -45,6 +52,7 @@ class JoinedProgram:
     Args:
         target: the program.
         folder: run folder, which the agent sees as well.
+        shared: the folder that it is in.
         num_workers: workers of each rank's loaders that are joined, too; what they fetch is alike.
 
     Raises CannotRunHere: the agent cannot be loaded, or the main thread does not execute anything for
@@ -58,39 +66,56 @@ class JoinedProgram:
         self,
         target: Target,
         folder: Path,
+        shared: SharedFolder,
         running: Callable[[str], None],
         *,
         num_workers: int = NUM_WORKERS,
     ) -> None:
         self._target, self.folder, self._num_workers = target, folder, num_workers
+        self._shared = shared
         self._num_ranks = len(target.ranks)
-        workers = [_reachable(one) for rank in target.ranks for one in rank.workers[:num_workers]]
         places = [(rank.process, _place(rank.process)) for rank in target.ranks]
+        self._mounts = places[0][1].mounts
+        workers = [self._reachable(one) for rank in target.ranks for one in rank.workers[:num_workers]]
         places += [worker for worker in workers if worker is not None]
         self._processes, self._places = [one for one, _ in places], [place for _, place in places]
+        if len({place.mounts for place in self._places[: self._num_ranks]}) > 1:
+            raise CannotRunHere(
+                "The program's processes run in several containers.",
+                hint="Run dynotune inside the container of one of them.",
+            )
         self._records = Records(folder)
-        self._pause = threading.Event()
+        self._pause, self._is_over = threading.Event(), threading.Event()
         self._has_left = False
         self._look_s = time.monotonic() + LOOK_S
         self.changed_files: list[str] = []
         with may_fail(f"write in {folder}"):
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
         try:
             with may_fail(f"write in {folder}"):
                 injected.copy_agent(folder)
             running("loading the agent into the program")
-            injected.load(self._processes, self._places, folder, self._num_ranks)
+            injected.load(self._processes, self._places, folder, shared, self._num_ranks)
             self._wait_until_joined()
         except BaseException:
             self.leave()
             raise
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait until all ranks have ended, for at most `timeout_s` seconds; how they ended is not known."""
+        """Wait until all ranks have ended, for at most `timeout_s` seconds; how they ended is not known.
+
+        A rank that the agent has left by itself counts as ended: this dynotune was stopped meanwhile.
+        """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while any(map(_lives, self._processes[: self._num_ranks])):
-            self._join_new_workers()
+        while any(map(process_files.lives, self._processes[: self._num_ranks])):
+            if time.monotonic() >= self._look_s:
+                self._look_s = time.monotonic() + LOOK_S
+                if not self._inside():
+                    break
+                self._join_new_workers()
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return None
             self._pause.wait(POLL_S)
@@ -109,7 +134,7 @@ class JoinedProgram:
 
     def lives(self, pid: int) -> bool:
         """Tell whether a process that was joined still lives, and not another one of its id."""
-        return any(process.pid == pid and _lives(process) for process in self._processes)
+        return any(process.pid == pid and process_files.lives(process) for process in self._processes)
 
     @property
     def stay(self) -> list[str]:
@@ -125,22 +150,30 @@ class JoinedProgram:
         self._has_left = True
         with contextlib.suppress(OSError):
             (self.folder / LEAVING).touch(mode=0o600)
+        self._is_over.set()
+        self._beating.join()
         os.close(self._lock)
         for process, place in zip(self._processes, self._places, strict=True):
             script = self.folder / f"begin-{process.pid}.py"
-            if script.exists() and _lives(process):
-                injected.take_back(process, place)
+            is_pending = script.exists() and process_files.lives(process)
+            # If it is not taken back, the process would miss the script.
+            if is_pending and injected.take_back(process, place):
                 script.unlink(missing_ok=True)
         until_s = time.monotonic() + LEAVE_S
         while time.monotonic() < until_s and self._inside():
             self._pause.wait(POLL_S)
 
+    def _beat(self) -> None:
+        """Touch the lock, so that the agent sees that this dynotune is not stopped."""
+        while not self._is_over.wait(BEAT_S):
+            now_ns = time.time_ns()  # by this clock, not by that of a file server
+            with contextlib.suppress(OSError):
+                os.utime(self._lock, ns=(now_ns, now_ns))
+
     def _join_new_workers(self) -> None:
         """Join workers that loaders have started since, as for a new epoch, as far as `MOST_JOINED` go."""
-        now_s = time.monotonic()
-        if not self._num_workers or now_s < self._look_s or len(self._processes) >= MOST_JOINED:
+        if not self._num_workers or len(self._processes) >= MOST_JOINED:
             return
-        self._look_s = now_s + LOOK_S
         known = {process.pid: process for process in self._processes}
         for rank in self._target.ranks:
             living = targets.workers_of(rank.process, known)
@@ -148,13 +181,20 @@ class JoinedProgram:
             new = [one for pid, one in sorted(living.items()) if pid not in known][
                 : max(0, self._num_workers - num)
             ]
-            found = [place for worker in new if (place := _reachable(worker)) is not None]
+            found = [place for worker in new if (place := self._reachable(worker)) is not None]
             if found:
                 processes, places = [one for one, _ in found], [place for _, place in found]
                 self._processes += processes
                 self._places += places
                 with contextlib.suppress(CannotRunHere):  # they may have ended
-                    injected.load(processes, places, self.folder, 0)
+                    injected.load(processes, places, self.folder, self._shared, 0)
+
+    def _reachable(self, process: ProcessFiles) -> tuple[ProcessFiles, Place] | None:
+        """Return a worker with its place; None if it has ended meanwhile, or does not see the run folder."""
+        place = injected.place_of(process)
+        if isinstance(place, Unknown) or place.mounts != self._mounts:
+            return None
+        return process, place
 
     def _wait_until_joined(self) -> None:
         until_s = time.monotonic() + injected.BEGIN_S
@@ -168,7 +208,7 @@ class JoinedProgram:
                 raise CannotRunHere(
                     failed, hint="Leave --record out: dynotune then looks from outside alone."
                 )
-            gone = [process.pid for process in ranks if not _lives(process)]
+            gone = [process.pid for process in ranks if not process_files.lives(process)]
             if gone:
                 raise CannotRunHere(
                     f"Process {gone[0]} ended while the agent was loaded.",
@@ -204,28 +244,39 @@ class JoinedProgram:
         return False
 
     def _living(self) -> Sequence[ProcessFiles]:
-        return [process for process in self._processes if _lives(process)]
+        return [process for process in self._processes if process_files.lives(process)]
 
 
-def clear(base: Path) -> None:
-    """Remove the folders below `base` that a killed dynotune has left, and `base` if it is empty."""
-    for folder in base.glob("*") if base.is_dir() else ():
-        if not in_use([folder]) and not _may_execute(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+def clear(shared: SharedFolder) -> None:
+    """Remove the folders in dynotune's own state that a killed dynotune has left, and what held them if that
+    is empty. In a target's root, nothing is: there the agent removes them when its dynotune ends."""
+    if not shared.is_own:
+        return
+    for folder in shared.base.glob("*") if shared.base.is_dir() else ():
+        if _is_run_folder(folder) and not in_use([folder]):
+            remove(folder)
     with contextlib.suppress(OSError):
-        base.rmdir()
+        shared.base.rmdir()
+
+
+def remove(folder: Path) -> None:
+    """Remove a run folder, unless a process may still execute a script in it, and would miss it."""
+    if not _may_execute(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_run_folder(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        return is_ours and bool(_RUN_FOLDER.fullmatch(path.name))
+    return False
 
 
 def _may_execute(folder: Path) -> bool:
-    """Tell whether a process that lives may still execute a script in the folder, and would miss it."""
+    """Tell whether a process that lives may still execute a script in the folder."""
     pids = (path.stem.partition("-")[2] for path in folder.glob("begin-*.py"))
     return any(process_files.stat(PROC / pid) for pid in pids)
-
-
-def _reachable(process: ProcessFiles) -> tuple[ProcessFiles, Place] | None:
-    """Return a worker with its place; None if it has ended meanwhile."""
-    place = injected.place_of(process)
-    return None if isinstance(place, Unknown) else (process, place)
 
 
 def _place(process: ProcessFiles) -> Place:
@@ -236,12 +287,3 @@ def _place(process: ProcessFiles) -> Place:
             hint="Leave --record out: dynotune then looks from outside alone.",
         )
     return place
-
-
-def _lives(process: ProcessFiles) -> bool:
-    found = process_files.stat(PROC / str(process.pid))
-    return (
-        found is not None
-        and found[1][process_files.STATE] not in (b"Z", b"X")
-        and int(found[1][process_files.START]) == process.start_ticks
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from dynotune.diagnose import Joining, LiveDiagnosis, conclude
 from dynotune.running import injected, joined_program, process_files, target_facts
 from dynotune.running.joined_program import JoinedProgram
 from dynotune.running.process_files import PROC
+from dynotune.running.shared_folder import SharedFolder, shared_folder
 from dynotune.running.targets import Target
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, Pair, Voided
@@ -40,11 +40,19 @@ def diagnosis_of_joined(
     place = injected.place_of(first)
     if isinstance(place, Unknown):
         raise CannotRunHere(f"The agent cannot be loaded into process {first.pid}: {place.reason}.")
+    with shared_folder(first) as shared:
+        return _diagnosis_in(shared, target, facts, running, delays=delays)
+
+
+def _diagnosis_in(
+    shared: SharedFolder, target: Target, facts: Facts, running: Callable[[str], None], *, delays: bool
+) -> Diagnosis:
+    first = target.ranks[0].process
     joined, folders = list[JoinedProgram](), list[Path]()
 
     def join(folder: Path) -> JoinedProgram:
         folders.append(folder)
-        joined.append(JoinedProgram(target, folder, running))
+        joined.append(JoinedProgram(target, folder, shared, running))
         return joined[0]
 
     environment = first.environment
@@ -52,9 +60,9 @@ def diagnosis_of_joined(
         command=list(target.command),
         cwd=Path(process_files.link(PROC / str(first.pid) / "cwd") or "/"),
         env={} if isinstance(environment, Unknown) else target_facts.own_variables(environment),
-        base=place.base,
+        base=shared.base,
     )
-    joined_program.clear(place.base)
+    joined_program.clear(shared)
     try:
         with LiveDiagnosis(
             run, _Quiet(running), limit_s=LIMIT_S, share_s=SHARE_S, joined=Joining(join, facts)
@@ -63,8 +71,8 @@ def diagnosis_of_joined(
             live.end()
     finally:
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        joined_program.clear(place.base)
+            joined_program.remove(folder)
+        joined_program.clear(shared)
     notes = [
         f"The program replaced {name} meanwhile, so dynotune's wrapper of it stays, and does nothing."
         for name in joined[0].stay

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 
 from dynotune.launch import new_run_folder
 from dynotune.running import injected, joined_program, rungs, targets
 from dynotune.running.attachments import attached
 from dynotune.running.joined_program import JoinedProgram
+from dynotune.running.shared_folder import shared_folder
 from dynotune.schema import document, redaction
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
@@ -44,11 +44,12 @@ def watched_program(pid: int, running: Callable[[str], None]) -> Iterator[Joined
             if not isinstance(rank.process.environment, Unknown):
                 redaction.learn(rank.process.environment, rank.process.arguments)
             stack.enter_context(attached(rank.process))
-        joined_program.clear(place.base)
-        folder = new_run_folder(place.base)
-        stack.callback(joined_program.clear, place.base)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        shared = stack.enter_context(shared_folder(first))
+        joined_program.clear(shared)
+        folder = new_run_folder(shared.base)
+        stack.callback(joined_program.clear, shared)
+        stack.callback(joined_program.remove, folder)
         document.write(folder / "plan.json", Plan(watched=True), to_agent=True)
-        joined = JoinedProgram(target, folder, running, num_workers=0)
+        joined = JoinedProgram(target, folder, shared, running, num_workers=0)
         stack.callback(joined.leave)
         yield joined

@@ -95,6 +95,16 @@ def read(pid: int, proc: Path = PROC) -> ProcessFiles | None:
     )
 
 
+def lives(process: ProcessFiles, proc: Path = PROC) -> bool:
+    """Tell whether a process still lives, and not another one of its id."""
+    found = stat(proc / str(process.pid))
+    return (
+        found is not None
+        and found[1][STATE] not in (b"Z", b"X")
+        and int(found[1][START]) == process.start_ticks
+    )
+
+
 def owner(pid: int, proc: Path = PROC) -> int | None:
     """Return the effective user id of a process; None if it does not exist."""
     found = re.search(rb"^Uid:\s+\d+\s+(\d+)", content(proc / str(pid) / "status") or b"", re.MULTILINE)

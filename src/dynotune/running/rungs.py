@@ -84,7 +84,7 @@ def described(target: Target, found: Stacks | Unknown, inside: Inside, facts: Fa
         following = (
             "To test delays and settings, start the command with dynotune: dynotune diagnose -- COMMAND"
         )
-        why = f"Rung 2, the agent in the program, is not there: {_sentence(inside.not_joined)} "
+        why = f"Rung 2, the agent in the program, is not available: {_sentence(inside.not_joined)} "
         return RECORDED, reached, why + following
     outside = "Rung 0: the program was observed from outside, without its stacks."
     if not isinstance(found, Unknown):
@@ -100,7 +100,7 @@ def _next(target: Target, inside: Inside, facts: Facts) -> str:
     """Say what the rungs above stacks need, or how to ask for them."""
     pid = target.ranks[0].process.pid
     if inside.not_joined:
-        return f"Rung 2, the agent in the program, is not there: {_sentence(inside.not_joined)}"
+        return f"Rung 2, the agent in the program, is not available: {_sentence(inside.not_joined)}"
     ask = f"dynotune diagnose --pid {pid} --record"
     reason = unfit(target)
     if not reason:
@@ -108,8 +108,8 @@ def _next(target: Target, inside: Inside, facts: Facts) -> str:
     door = kineto_door.door_of(target.ranks[0].process, facts)
     if isinstance(door, Unknown):
         return (
-            f"Rung 2, the agent in the program, is not there: {_sentence(reason)} "
-            f"Rung 3, a recording of some steps, is not there: {door.reason}."
+            f"Rung 2, the agent in the program, is not available: {_sentence(reason)} "
+            f"Rung 3, a recording of some steps, is not available: {door.reason}."
         )
     return f"Rung 3, a recording of some steps, needs your consent: {ask}"
 

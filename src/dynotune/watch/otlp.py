@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.watch import View
@@ -34,15 +34,11 @@ class Otlp:
     """
 
     def __init__(self, endpoint: str, watcher: RunWatcher) -> None:
-        place = urlsplit(endpoint)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise UsageError(
-                f"--otlp {endpoint} is no address.", hint="For example --otlp http://127.0.0.1:4318"
-            )
+        place = _address(endpoint)
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics import MeterProvider
-            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+            from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
             from opentelemetry.sdk.resources import Resource
         except ImportError as error:
             raise CannotRunHere(
@@ -51,10 +47,21 @@ class Otlp:
         # The terminal is the command's: a collector that does not answer is told once, at the end.
         logging.getLogger("opentelemetry").addHandler(failures := _Failures())
         logging.getLogger("opentelemetry").propagate = False
-        self.url = endpoint if place.path.strip("/") else endpoint.rstrip("/") + PATH
+        self.name = urlunsplit(place if place.path.strip("/") else place._replace(path=PATH))
         self._failures, self._watcher = failures, watcher
         self._view: View | None = None
-        exporter = OTLPMetricExporter(endpoint=self.url, timeout=TIMEOUT_S)
+        self._is_taken = False
+
+        class Exporter(OTLPMetricExporter):  # type: ignore[misc]
+            """Knows whether the collector took what was sent last: the SDK does not say so when it ends."""
+
+            def export(exporter, *values: Any, **options: Any) -> MetricExportResult:
+                self._is_taken = False
+                result = super().export(*values, **options)
+                self._is_taken = result is MetricExportResult.SUCCESS
+                return result
+
+        exporter = Exporter(endpoint=self.name, timeout=TIMEOUT_S)
         reader = PeriodicExportingMetricReader(exporter, export_interval_millis=EVERY_S * 1e3)
         resource = Resource.create({"service.name": "dynotune", "dynotune.run": watcher.follower.folder.name})
         self._provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
@@ -66,9 +73,12 @@ class Otlp:
 
     def close(self) -> str:
         """Send the last view. Return why the collector did not take it; "" if it did."""
-        self._failures.last = ""
+        self._failures.last, self._is_taken = "", False
         self._provider.shutdown(timeout_millis=TIMEOUT_S * 1e3)
-        return self._failures.last
+        if self._is_taken or self._view is None:
+            return ""
+        why = self._failures.last or f"no answer within {TIMEOUT_S:.0f} s"
+        return f"the last values did not arrive: {why}"
 
     def _declare(self, view: View) -> None:
         meter = self._provider.get_meter("dynotune")
@@ -109,6 +119,16 @@ class Otlp:
             return [Observation(value, {"rank": rank}) for rank, value in found.items()]
 
         return observe
+
+
+def _address(endpoint: str) -> SplitResult:
+    try:
+        place = urlsplit(endpoint)
+        if place.scheme in ("http", "https") and place.hostname and place.port != 0:
+            return place
+    except ValueError:  # a bracket without its other half, a port that is no number
+        pass
+    raise UsageError(f"--otlp {endpoint} is no address.", hint="For example --otlp http://127.0.0.1:4318")
 
 
 def _all(view: View) -> list[Gauge]:

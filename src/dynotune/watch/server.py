@@ -1,6 +1,7 @@
 """Serve a live page, its values as JSON, and metrics for Prometheus, by Python's own server."""
 
 import hmac
+import io
 import ipaddress
 import math
 import re
@@ -21,6 +22,8 @@ from dynotune.watch.watcher import EVERY_S
 PATIENCE_S = 20.0
 LAST_WORD = 1.5
 """How long the end waits for a page that is open, in times between two of its requests."""
+HEAD_S = 5.0
+"""How long the whole head of a request may take, so that a connection that drips a header loses its place."""
 MOST_AT_ONCE = 16
 """Requests that are answered at once; further connections are closed."""
 HEADERS = {
@@ -114,8 +117,9 @@ class Server:
             self._end_is_told.set()
 
     def _is_known(self, query: dict[str, list[str]], headers: Any) -> bool:
-        given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+        # A proxy in front may have a login of its own in the header.
+        given = [headers.get("Authorization", "").removeprefix("Bearer "), *query.get("token", [])[:1]]
+        return any(hmac.compare_digest(word.encode(errors="replace"), self.token.encode()) for word in given)
 
 
 class _Pages:
@@ -205,7 +209,12 @@ class _Request(BaseHTTPRequestHandler):
     answer: Any
     written: Any
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Head(self.connection))
+
     def do_GET(self) -> None:
+        self.connection.settimeout(PATIENCE_S)
         status, kind, body = self.answer(self.path, self.headers)
         self.send_response(status)
         for name, value in {
@@ -220,6 +229,20 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Print nothing: the terminal is the command's."""
+
+
+class _Head(io.RawIOBase):
+    """What a connection sends until its deadline. Without a body, that is the head of a request."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._deadline_s = connection, time.monotonic() + HEAD_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(0.001, self._deadline_s - time.monotonic()))
+        return self._connection.recv_into(buffer)
 
 
 def _parsed(address: str) -> tuple[str, int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
+import types
+import weakref
 from pathlib import Path
 
 import pytest
 
 from dynotune import agent
 from dynotune.agent.core import living_objects as subject
-from dynotune.agent.core.living_objects import living_objects, watch_freezing
+from dynotune.agent.core.living_objects import instances, living_objects, watch_freezing
 
 ASK = {"core/living_objects.py", "facts/garbage.py", "facts/living.py"}
 """Modules that ask the collector itself: the one that finds objects, one that counts what collections walk,
@@ -109,3 +112,84 @@ def test_frozen_objects_are_noted_when_they_were_frozen_before_the_agent_came(mo
         assert found(Model) == [id(model)]
     finally:
         gc.unfreeze()
+
+
+class Unhashable(type):
+    __hash__ = None
+
+
+def test_instances_are_those_of_classes_and_below_when_types_are_odd():
+    class Own(Model):
+        pass
+
+    class Below(Own):
+        pass
+
+    class Odd(metaclass=Unhashable):
+        pass
+
+    class Liar:
+        __class__ = Own
+
+    kept = Own(), Below(), Odd(), Liar()
+    assert {id(one) for one in instances(Own, Odd)} == set(map(id, kept[:3]))
+
+
+def test_instances_holds_frozen_objects_once_when_they_were_noted(errors):
+    class Own(Model):
+        pass
+
+    model = Own()
+    gc.freeze()
+    assert [id(one) for one in instances(Own)] == [id(model)]
+    gc.unfreeze()
+    assert [id(one) for one in instances(Own)] == [id(model)]
+
+
+def test_other_objects_are_not_held_when_instances_are_sought(monkeypatch):
+    held = []
+
+    class Kind:
+        pass
+
+    class Asked(type):
+        def __subclasscheck__(cls, other):
+            held.append(reference() is not None)
+            return False
+
+    class Wanted(metaclass=Asked):
+        pass
+
+    things = [Kind()]
+    reference, listed = weakref.ref(things[0]), gc.get_objects
+
+    def dropped_after():
+        found = listed()
+        things.clear()
+        return found
+
+    monkeypatch.setattr(gc, "get_objects", dropped_after)
+    assert instances(Wanted) == [] and held and not any(held)
+
+
+def test_no_module_is_loaded_when_variables_are_listed(monkeypatch):
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            pytest.fail(f"{name} was asked for")
+
+    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
+    assert any(
+        "test_no_module_is_loaded_when_variables_are_listed" in one
+        for one in subject._variables()
+        if type(one) is dict
+    )
+
+
+def test_no_tensor_is_held_when_frozen_objects_are_sought(monkeypatch):
+    class Tensor:
+        pass
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
+    found = list(subject._reachable([Tensor(), [Tensor(), Model()]]))
+    assert [type(one) for one in found][:2] == [list, Model]
+    assert not any(type(one) is Tensor for one in found)

@@ -82,3 +82,21 @@ def test_replaced_keeps_nothing_when_the_agent_stays_until_the_end(monkeypatch):
     covers.replace(owner, "value", 2)
     found.restore()
     assert owner.value == 2
+
+
+class Frozen(type):
+    is_frozen = False
+
+    def __setattr__(cls, name, value):
+        if Frozen.is_frozen:
+            raise TypeError("frozen")
+        type.__setattr__(cls, name, value)
+
+
+def test_replaced_restores_the_rest_when_a_class_forbids_it(kept, monkeypatch):
+    owner, frozen = type("Own", (), {"value": 1}), Frozen("Closed", (), {"value": 1})
+    covers.replace(owner, "value", 2)
+    covers.replace(frozen, "value", 2)
+    monkeypatch.setattr(Frozen, "is_frozen", True)
+    assert kept.restore() == ["Closed.value"]
+    assert owner.value == 1

@@ -233,3 +233,15 @@ def test_an_event_is_written_as_the_plan_says_that_it_may_be_kept(tmp_path, writ
     assert event["argv"] == ["python", "\udcff.py", "--token", "@redacted", "--lr", "0.1"]
     assert event["url"] == "https://@redacted@example.org"
     assert all(b"abc" not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_fork_that_was_not_seen_writes_nothing_when_the_program_was_joined(tmp_path, written, monkeypatch):
+    writer = Writer(str(tmp_path), pid=os.getpid())
+    writer.event(event="before")
+    writer.step(1.0, 0.0, 1, 0)
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    writer.step(2.0, 0.0, 1, 0)
+    writer.event(event="after")
+    record = written()
+    assert len(record.steps) == 1 and list(record.events) == ["before"]

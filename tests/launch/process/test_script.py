@@ -1,5 +1,7 @@
 """The script that a command gives to Python: told before anything runs if it is not there."""
 
+from pathlib import Path
+
 import pytest
 
 from dynotune.launch.process.script import refuse_missing, script_of
@@ -14,6 +16,16 @@ from dynotune.schema.errors import UsageError
         ("python -m train", ""),
         ("python -um train", ""),
         ("python -c pass", ""),
+        ("python -mtorch.distributed.run --nproc_per_node 2 train.py", ""),
+        ("python -mtimeit pass", ""),
+        ("python -Bmjson.tool x", ""),
+        ("python -cCODE arg", ""),
+        ("python -uW ignore t.py", "t.py"),
+        ("python -IX dev t.py", "t.py"),
+        ("python -Wignore -Xdev t.py", "t.py"),
+        ("python -Wm t.py", "t.py"),
+        ("python --check-hash-based-pycs never t.py", "t.py"),
+        ("python -- t.py", "t.py"),
         ("python -", ""),
         ("python", ""),
         ("torchrun train.py", ""),
@@ -34,6 +46,16 @@ def test_script_is_refused_with_near_names_when_it_is_not_there(tmp_path):
     with pytest.raises(UsageError) as refused:
         refuse_missing(["python", "nowhere/train.py"], tmp_path)
     assert refused.value.hint == "Check the path."
+
+
+def test_script_is_left_to_python_when_it_cannot_be_looked_at(tmp_path, monkeypatch):
+    refuse_missing(["python", "x" * 300], tmp_path)
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    refuse_missing(["python", "closed/train.py"], tmp_path)
 
 
 def test_script_is_refused_when_it_is_a_notebook(tmp_path):

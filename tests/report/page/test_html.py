@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.report.blocks import Answer, Listing, Report, Section
 from dynotune.report.page import html
 from dynotune.report.page.html import markdown, page, write
 from dynotune.report.page.markdown import _text
@@ -128,7 +129,7 @@ def test_the_answer_stands_before_everything_else():
         "2.31×",
         "2.27× to 2.35× at 95%, on 8 fresh pairs",
         "Three settings make it",
-        "Where a step goes",
+        "Where a sample goes",
         "Settings tried",
     ]
     places = [text.index(one) for one in told[:3]] + [text.rindex(one) for one in told[3:]]
@@ -508,3 +509,36 @@ def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_page_keeps_a_number_and_its_unit_on_one_line_when_both_stand_in_a_sentence():
+    made = page(answers.diagnosis())
+    assert "A step takes 23\u00a0ms; 61%" in made
+    assert not re.search(r"<(pre|code)[^>]*>[^<]*\u00a0", made)
+
+
+def test_page_sets_an_answer_smaller_when_it_is_long():
+    long = "A step takes 23 ms, and much is to be said of each of them. " * 4
+    assert '<h1 class="long">' in page(answers.diagnosis(verdict=long))
+    assert '<h1 class="short">' in page(answers.diagnosis())
+
+
+def test_page_has_no_section_when_nothing_stands_in_it():
+    made = page(answers.diagnosis(notes=[], facts={}))
+    assert "Be wary of" not in made
+    assert "Machine" not in Reading(made).texts
+
+
+def test_page_shows_lines_at_once_when_there_is_no_name_to_open_them_by():
+    made = html.live_parts(
+        Report(
+            kicker="",
+            answer=Answer(large="", line=""),
+            sections=[
+                Section("Changed", [Listing("", ["a line"])]),
+                Section("Printed", [Listing("All", ["b"])]),
+            ],
+        )
+    ).story
+    assert made.count("<details") == made.count("<summary>All") == 1
+    assert "a line" in made[: made.index("<details")]

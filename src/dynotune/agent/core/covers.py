@@ -47,21 +47,32 @@ class Replaced:
                 return
 
     def restore(self) -> list[str]:
-        """Put everything back, the latest first; return the names of attributes that the program has replaced
-        since, which stay as they are."""
+        """Put everything back, the latest first; return the names of attributes that stay as they are: the
+        program has replaced them since, or its class forbids to set them."""
         stay = []
         while self._entries:
             reference, name, value, before = self._entries.pop()
             owner = reference()
             if owner is None:
                 continue
-            if vars(owner).get(name, _NOTHING) is not value:
-                stay.append("%s.%s" % (getattr(owner, "__name__", type(owner).__name__), name))
-            elif before is _NOTHING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            try:
+                is_ours = vars(owner).get(name, _NOTHING) is value
+                if is_ours and before is _NOTHING:
+                    delattr(owner, name)
+                elif is_ours:
+                    setattr(owner, name, before)
+            except Exception:
+                is_ours = False
+            if not is_ours:
+                stay.append("%s.%s" % (_name_of(owner), name))
         return stay
+
+
+def _name_of(owner: Any) -> str:
+    try:
+        return str(getattr(owner, "__name__", type(owner).__name__))
+    except Exception:
+        return type(owner).__name__
 
 
 replaced = Replaced()

@@ -49,13 +49,19 @@ def guarded(
 def by_a_signal(error: Exception) -> bool:
     """Tell whether a signal handler of the program raised the error, which may happen during any line of the
     agent."""
-    handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
+    return bool(handlers_of(error))
+
+
+def handlers_of(error: BaseException) -> list[int]:
+    """Return the signals whose handlers in the program raised the error."""
+    handlers = {number: _code_of_handler(number) for number in signal.valid_signals()}
     traceback = error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
+        code = traceback.tb_frame.f_code
+        if found := [int(number) for number, handler in handlers.items() if handler is code]:
+            return found
         traceback = traceback.tb_next
-    return False
+    return []
 
 
 def _code_of_handler(number: int) -> CodeType | None:

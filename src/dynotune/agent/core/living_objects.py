@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from itertools import compress
+from types import ModuleType
 
 from .covers import covers
 from .errors import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
     from typing import Any
 
@@ -52,6 +54,33 @@ def living_objects() -> list[Any]:
     return found
 
 
+def instances(*kinds: type) -> list[Any]:
+    """Return the living objects of these classes or of classes below them, by their own type: `isinstance`
+    may run an object's own code.
+
+    For a thread beside the program's: while it held all objects, what the program drops would live on, and
+    end in the wrong thread.
+    """
+    found = _of_types(lambda kind: issubclass(kind, kinds))
+    if gc.get_freeze_count():
+        listed = set(map(id, found))
+        hidden = (reference() for reference in _frozen)
+        found.extend(one for one in hidden if issubclass(type(one), kinds) and id(one) not in listed)
+    return found
+
+
+def _of_types(wants: Callable[[type], bool]) -> list[Any]:
+    """Return the listed objects of the types that `wants` names. All objects are held within single calls of
+    C code alone, which no other thread interrupts."""
+    types = list(map(type, gc.get_objects()))
+    # By identity, since a metaclass may define how its classes are hashed and compared.
+    wanted = {key for key, kind in dict(zip(map(id, types), types)).items() if wants(kind)}
+    listed = gc.get_objects()
+    found = list(compress(listed, map(wanted.__contains__, map(id, map(type, listed)))))
+    del listed
+    return found
+
+
 def note_frozen() -> None:
     """Note what a program froze before the agent came, as far as variables of running functions and of
     modules lead to it."""
@@ -66,7 +95,7 @@ def note_frozen() -> None:
 
 def _variables() -> list[Any]:
     """Return the variables of running functions, innermost first, and of the program's modules, its script
-    first."""
+    first. Modules of other types may load what they name when they are asked for their variables."""
     found: list[Any] = []
     for innermost in sys._current_frames().values():
         frame: FrameType | None = innermost
@@ -74,31 +103,31 @@ def _variables() -> list[Any]:
             found.extend(frame.f_locals.values())
             frame = frame.f_back
     modules = [sys.modules.get("__main__"), *list(sys.modules.values())]
-    return found + [vars(module) for module in modules if module is not None and hasattr(module, "__dict__")]
+    return found + [
+        object.__getattribute__(module, "__dict__") for module in modules if type(module) is ModuleType
+    ]
 
 
 def _reachable(roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield what the roots refer to, the nearest first."""
+    """Yield what the roots refer to, the nearest first; no tensors, which would be held meanwhile."""
     seen: set[int] = set()
-    level = list(roots)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", ())
+    level = [root for root in roots if not issubclass(type(root), tensor)]
     while level:
         following: list[Any] = []
         for thing in level:
-            if type(thing) in _LEAVES or id(thing) in seen or isinstance(thing, type(sys)):
+            if type(thing) in _LEAVES or id(thing) in seen or issubclass(type(thing), ModuleType):
                 continue
             if len(seen) >= MOST_OBJECTS:
                 return
             seen.add(id(thing))
             yield thing
             if not (type(thing) in (list, tuple, dict, set, frozenset) and len(thing) > LONGEST):
-                following.extend(gc.get_referents(thing))
+                following += [one for one in gc.get_referents(thing) if not issubclass(type(one), tensor)]
         level = following
 
 
 def _note() -> None:
     noted = {id(one) for one in (reference() for reference in _frozen) if one is not None}
-    _frozen.extend(
-        weakref.ref(one)
-        for one in gc.get_objects()
-        if type(one).__weakrefoffset__ and type(one) is not weakref.ref and id(one) not in noted
-    )
+    hidden = _of_types(lambda kind: bool(kind.__weakrefoffset__) and kind is not weakref.ref)
+    _frozen.extend(weakref.ref(one) for one in hidden if id(one) not in noted)

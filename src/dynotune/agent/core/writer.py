@@ -52,6 +52,8 @@ class Writer:
 
     def __init__(self, folder: str, plan: dict[str, Any] | None = None, pid: int | None = None) -> None:
         self._folder, self._pid = folder, pid
+        # Of a program that runs already, forks by C code are not seen: they must not write in this file.
+        self._owner = None if pid is None else os.getpid()
         self._hints: list[str] = (plan or {}).get("secret_hints", [])
         self._rolls = bool((plan or {}).get("watched"))
         self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
@@ -70,6 +72,13 @@ class Writer:
         self._size = 0
         self._position = 0
         self._dead = False
+
+    def _is_forked(self) -> bool:
+        """Tell whether this is a fork of the process that was joined, which then writes nothing any more."""
+        if self._owner is None or self._owner == os.getpid():
+            return False
+        self._dead, self._map, self._size = True, None, 0  # another thread may have held the lock for good
+        return True
 
     def close(self) -> None:
         """Write nothing any more, and let go of the mapping."""
@@ -94,6 +103,8 @@ class Writer:
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, its number of samples (-1 if unknown), and its
         flags."""
+        if self._owner is not None and self._is_forked():
+            return
         with self._lock:
             start = self._position
             if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
@@ -108,7 +119,7 @@ class Writer:
             self._position = start + _STEP_BYTES
 
     def _append(self, kind: int, payload: bytes) -> None:
-        if self._dead:
+        if self._dead or self._is_forked():
             return
         self._waiting.append((kind, payload))
         with self._lock:

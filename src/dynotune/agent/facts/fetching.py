@@ -102,7 +102,9 @@ class Fetching:
     def _timed_fetch(self, torch: Any, fetcher: Any, counts: Counts) -> Callable[..., Any]:
         inside, clock = self._inside, counts.clock
         # Avoid a reference cycle: the data set must die with its fetcher, not at garbage collection.
-        original, reference = type(fetcher).fetch, weakref.ref(fetcher)
+        # A fetch of the fetcher's own is the program's, and takes no fetcher.
+        own = vars(fetcher).get("fetch")
+        original, reference = own or type(fetcher).fetch, weakref.ref(fetcher)
 
         @functools.wraps(original)
         def fetch(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +113,7 @@ class Fetching:
             num_faults, system_s = faults()
             cpu_s, begin_s = clock(), perf_counter()
             try:
-                batch = original(reference(), *args, **kwargs)
+                batch = original(*args, **kwargs) if own else original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..core.living_objects import living_objects, note_frozen
+from ..core.living_objects import instances, note_frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ class Living:
         kinds = (torch.optim.Optimizer, data.DataLoader, torch.nn.Module, fetchers)
         found: tuple[list[Any], ...] = tuple([] for _ in kinds)
         note_frozen()
-        for thing in living_objects():
-            # Compare types, because `isinstance` may run the object's own code.
-            if issubclass(type(thing), kinds):
-                for kind, things in zip(kinds, found):
-                    if issubclass(type(thing), kind):
-                        things.append(thing)
+        for thing in instances(*kinds):
+            for kind, things in zip(kinds, found):
+                if issubclass(type(thing), kind):
+                    things.append(thing)
         modules = found[2]
         inner = {id(part) for module in modules for part in vars(module).get("_modules", {}).values()}
         self._optimizers, self._loaders, self._fetchers = map(_references, (*found[:2], found[3]))

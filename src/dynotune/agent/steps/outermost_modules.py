@@ -14,7 +14,7 @@ import sys
 import weakref
 from threading import get_ident
 
-from ..core.living_objects import living_objects
+from ..core.living_objects import instances
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class OutermostModules:
     def _uncalled_classes(self) -> set[type]:
         """Return the classes of modules that no other module contains, for a program that compiles before any
         call."""
-        modules = [thing for thing in living_objects() if issubclass(type(thing), self._module)]
+        modules = instances(self._module)
         inner = {id(part) for module in modules for part in module.children()}
         return {type(module) for module in modules if id(module) not in inner}
 

@@ -183,6 +183,17 @@ class Steps:
             if is_held:
                 self._lock.release()
 
+    def unless_within(self, function: Callable[[], object], patience_s: float) -> None:
+        """Call the function in a thread that was interrupted, unless it was interrupted while it counts an
+        event, or another thread is within `between_events` for `patience_s`."""
+        lock: Any = self._lock
+        if lock._is_owned() or not lock.acquire(timeout=patience_s):
+            return
+        try:
+            function()
+        finally:
+            lock.release()
+
     def skip(self, num: int) -> None:
         """Leave the first `num` steps out of the count, at the end of a step."""
         with self._lock:

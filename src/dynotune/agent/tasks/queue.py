@@ -90,6 +90,17 @@ class TaskQueue:
         """Tell whether a task has begun and not ended."""
         return self._current is not None and self._current.has_begun
 
+    def overdue(self) -> str:
+        """Return why a recording that is under way should end before another step does; "" otherwise."""
+        return self._current.overdue() if self._current is not None and self.is_recording else ""
+
+    def end_recording(self, reason: str) -> None:
+        """Give up a recording, in the thread that began it; in another one, do nothing."""
+        task = self._current
+        if task is not None and self.is_recording and task.is_here:
+            task.give_up(reason)
+            self._last_result, self._current = task.result, None
+
     def around(self, inner: Any) -> Any:
         """Return the function, around `inner` (or None), that calls outermost modules as the planned tasks
         require."""

@@ -19,7 +19,7 @@ from types import FunctionType
 
 from ..core.device import synchronise
 from ..core.errors import guarded
-from ..core.living_objects import living_objects
+from ..core.living_objects import instances
 from ..core.observe import number, owned
 from ..core.tensors import class_name, tensors_in
 from .task import Task
@@ -180,7 +180,7 @@ class RecordMemory(Task):
     def _tell_kept(self) -> None:
         kind = self.program.torch.Tensor
         # Skip classes that misreport what they are.
-        self._tell("kept", [thing for thing in living_objects() if issubclass(type(thing), kind)])
+        self._tell("kept", instances(kind))
 
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
         at: dict[int, int] = {}

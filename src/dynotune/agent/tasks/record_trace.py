@@ -53,6 +53,7 @@ class RecordTrace(Task):
         self._first_step = self._num_device_tensors = 0
         self._begin_s = self._last_s = self._asked_s = 0.0
         self._resident_bytes = 0
+        self._prepared_s = 0.0
         self._makes_way = False  # for a session that the program begins
         self._step_s: list[float] = []
         self._notes: list[str] = []
@@ -69,6 +70,7 @@ class RecordTrace(Task):
         if self._options["stacks"] and sys.getprofile() is not None:
             self._options["stacks"] = False
             self._notes.append("stacks were left out: the program has a profile function of its own")
+        self._prepared_s, self._resident_bytes = perf_counter(), _resident_bytes()
         self._session = Session(self.program.torch, profiler, **self._options)
         self._cover_annotations()
         return num_steps + 1
@@ -81,6 +83,19 @@ class RecordTrace(Task):
             else:
                 self._pending = annotation, num_steps
         return num_steps + 1
+
+    @property
+    def is_here(self) -> bool:
+        return self._session is None or self._session.is_here
+
+    def overdue(self) -> str:
+        """Bound the recording of a program that makes no step any more, as in an evaluation."""
+        since_s = perf_counter() - max(self._prepared_s, self._last_s)
+        if since_s > self._most_s:
+            return "no step ended for %.0f s" % since_s
+        grown_bytes = _resident_bytes() - self._resident_bytes
+        # A step that ends at once ends the recording at the usual bound.
+        return "its memory grew by %d MiB" % (grown_bytes >> 20) if grown_bytes >= 2 * MOST_BYTES else ""
 
     def at_exit(self) -> None:
         reason = "the recording began"

@@ -56,6 +56,15 @@ class Task:
         result."""
         self.give_up("it was done", code=reasons.PROGRAM_ENDED, at_exit=True)
 
+    @property
+    def is_here(self) -> bool:
+        """Tell whether this thread can end the task."""
+        return True
+
+    def overdue(self) -> str:
+        """Return why the task should end before another step does; "" if it may go on. For another thread."""
+        return ""
+
     def clean_up(self) -> None:
         """Restore the program's state. Called once, before the result is written."""
 

@@ -174,7 +174,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share = min(share, late)
         # The recording alone may make ranks differ by as much.
         small = small or late <= _slowed(view) - 1
-        evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as a plain one"]
+        evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as an unrecorded one"]
     yield Judgement(
         severity="low" if small else policy.severity(min(beyond, share)),
         claim=losses[0].claim

@@ -10,7 +10,7 @@ from dynotune.schema.errors import UsageError
 
 NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"python[0-9.]*")
-_TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 
 def refuse_missing(command: Sequence[str], cwd: Path) -> None:
@@ -24,7 +24,10 @@ def refuse_missing(command: Sequence[str], cwd: Path) -> None:
     path = cwd / name
     if path.suffix == NOTEBOOK:
         raise UsageError(f"{name} is a notebook, and not a program.", hint=how_to_start_a_notebook(name))
-    if path.exists():
+    try:
+        if path.exists():
+            return
+    except OSError:  # a name that is too long, or a folder that only the command may read: Python says so
         return
     near = difflib.get_close_matches(path.name, _names(path.parent), n=3)
     hint = f"Near names there: {', '.join(near)}." if near else "Check the path."
@@ -39,12 +42,27 @@ def script_of(command: Sequence[str]) -> str:
         return ""
     words = iter(command[1:])
     for word in words:
-        if word in ("-m", "-c", "-") or (word[:1] == "-" and word[1:2] != "-" and word[-1:] in "mc"):
-            return ""
-        if word in _TAKE_A_VALUE:
-            next(words, None)
-        elif not word.startswith("-"):
+        if word == "--":
+            return next(words, "")
+        if not word.startswith("-"):
             return word
+        if word == "-" or (option := _option(word)) in ("m", "c"):
+            return ""
+        if option == word:
+            next(words, None)
+    return ""
+
+
+def _option(word: str) -> str:
+    """Return `m` or `c` if the word starts a module or code; the word itself if the next word is its value;
+    else ""."""
+    if word.startswith("--"):
+        return word if word == _LONG_WITH_VALUE else ""
+    for at, letter in enumerate(word[1:], 1):
+        if letter in "mc":
+            return letter
+        if letter in "WX":  # the rest of the word is the value, as in -Wignore
+            return "" if word[at + 1 :] else word
     return ""
 
 

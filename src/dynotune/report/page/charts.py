@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from dynotune.report.blocks import Bar, Bars, Forest, Interval, Plot, Tile, Tiles, Tone
-from dynotune.report.page.elements import element, join, percent
+from dynotune.report.blocks import Bar, Bars, Forest, Interval, LegendEntry, Plot, Tile, Tiles, Tone
+from dynotune.report.page.elements import element, join, percent, unbroken
 from dynotune.report.parts import Part
 from dynotune.text import words
 
@@ -38,12 +38,14 @@ _SHAPES = {
 def bars(block: Bars) -> Markup:
     """Draw bars on one scale below each other, and a legend."""
     rows = [_row(row.name, _svg(*segments(row.bar)), row.figure) for row in block.rows]
-    legend = [
-        element("span", swatch(entry.part), f" {entry.name} ", element("b", " ".join(entry.figures)))
-        for entry in block.legend
-    ]
+    legend = [_entry(entry) for entry in block.legend]
     kind = "bars alone" if len(block.rows) == 1 and not block.rows[0].name else "bars"
     return _figure(kind, block.label, join(*rows), join(*legend))
+
+
+def _entry(entry: LegendEntry) -> Markup:
+    figures = element("b", unbroken(" ".join(entry.figures)))
+    return element("span", swatch(entry.part), f" {entry.name} ", figures)
 
 
 def tiles(block: Tiles) -> Markup:
@@ -52,7 +54,7 @@ def tiles(block: Tiles) -> Markup:
 
 
 def _tile(tile: Tile) -> Markup:
-    detail = [element("dd", tile.detail, class_="detail")] if tile.detail else []
+    detail = [element("dd", unbroken(tile.detail), class_="detail")] if tile.detail else []
     parts = [element("dt", tile.name), element("dd", tile.figure, class_="figure"), *detail]
     if tile.share is not None:
         parts.append(element("dd", _svg(*_meter(tile.share), class_="meter"), class_="picture"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from markupsafe import Markup, escape
 
 from dynotune.text import words
 
 LONGEST_TEXT = 4000
+NO_BREAK = "\u00a0"
+QUANTITY = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|h|[KMGT]?i?B|W|k?Wh|MHz)\b)")
+"""The blank between a number and its unit, at which no line of a page ends."""
 
 
 def element(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
@@ -25,6 +30,11 @@ def element(name: str, *children: str | Markup, **attributes: str | float | None
 def text(content: str | Markup, *, longest: int = LONGEST_TEXT) -> Markup:
     """Return markup as it is, and text escaped, non-printing characters written out."""
     return content if isinstance(content, Markup) else escape(words.plain(content, longest=longest))
+
+
+def unbroken(content: str) -> Markup:
+    """Return text escaped, each number on one line with its unit."""
+    return Markup(QUANTITY.sub(NO_BREAK, text(content)))
 
 
 def join(*parts: Markup, between: str = "\n") -> Markup:

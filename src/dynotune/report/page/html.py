@@ -40,7 +40,7 @@ from dynotune.report.blocks import (
 )
 from dynotune.report.documents import layout_of
 from dynotune.report.page import charts
-from dynotune.report.page.elements import element, join, text
+from dynotune.report.page.elements import element, join, text, unbroken
 from dynotune.report.page.markdown import markdown as markdown
 from dynotune.report.parts import Part
 from dynotune.schema import atomic
@@ -50,6 +50,8 @@ from dynotune.text import words
 
 LONGEST_LINE, MOST_LINES = 20_000, 4_000
 NOTHING = "–"
+LONG_SENTENCE = 160
+"""An answer of more characters is set smaller, so that what to type with it stays in sight."""
 SELF = "'self'"
 
 
@@ -156,16 +158,17 @@ def _part(name: str) -> str:
 def _header(report: Report) -> Markup:
     """Write the answer, what to type with it, and its figures."""
     answer = report.answer
+    sentence = answer.sentence or answer.large
     parts = [
         element("p", report.kicker, class_="kicker"),
         element("p", answer.large, class_=f"large {answer.tone}".strip()),
         element("p", _phrase(answer.rest), class_="rest"),
-        element("h1", _phrase(answer.sentence or answer.large)),
+        element("h1", _phrase(sentence), class_="long" if _length(sentence) > LONG_SENTENCE else "short"),
     ]
     if report.settings:
         chips = (element("li", element("code", setting)) for setting in report.settings)
         parts.append(element("ul", *chips, class_="recipe", aria_label="Settings"))
-    parts += _lines((line for line in report.use if On.PAGE in line.on), copied=True)
+    parts += _lines(line for line in report.use if On.PAGE in line.on)
     if report.recipe is not None:
         parts.append(_listing(report.recipe))
     head = _on_page(report.head)
@@ -180,8 +183,7 @@ def _header(report: Report) -> Markup:
 
 
 def _sections(report: Report) -> list[Section]:
-    sections = [block for block in _on_page(report.sections) if isinstance(block, Section)]
-    return [section for section in sections if _on_page(section.blocks)]
+    return [block for block in _on_page(report.sections) if isinstance(block, Section)]
 
 
 def _nav(report: Report) -> Markup:
@@ -203,7 +205,15 @@ def _section(section: Section) -> Markup:
 
 
 def _on_page(blocks: Iterable[Piece]) -> list[Piece]:
-    return [block for block in blocks if On.PAGE in block.on]
+    """Return the blocks that a page shows; a table without rows is none, nor is a section without blocks."""
+    shown = [block for block in blocks if On.PAGE in block.on]
+    return [block for block in shown if not _is_empty(block)]
+
+
+def _is_empty(block: Piece) -> bool:
+    if isinstance(block, Section):
+        return not _on_page(block.blocks)
+    return isinstance(block, Table) and not block.rows
 
 
 def _blocks(blocks: Sequence[Piece]) -> Markup:
@@ -245,7 +255,7 @@ def _block(block: Piece) -> Markup:
             lines = _lines(block.lines)
             if not block.summary:
                 return join(*lines)
-            return element("details", element("summary", f"{block.summary}: {len(block.lines)}"), *lines)
+            return element("details", _summary(block.summary, len(block.lines)), *lines)
         case Table():
             return _table(block.without_empty())
         case Bars():
@@ -268,12 +278,19 @@ def _phrase(phrase: Phrase) -> Markup:
     return Markup("").join(map(_piece, pieces))
 
 
+def _length(phrase: Phrase) -> int:
+    pieces = phrase if isinstance(phrase, tuple) else (phrase,)
+    return sum(len(piece if isinstance(piece, str) else piece.text) for piece in pieces)
+
+
 def _piece(piece: str | Span) -> Markup:
-    if isinstance(piece, str) or not piece.tone:
-        return text(piece if isinstance(piece, str) else piece.text)
-    if piece.tone == "code":
-        return element("code", piece.text)
-    return element("b" if piece.tone == "strong" else "span", piece.text, class_=piece.tone)
+    span = Span(piece) if isinstance(piece, str) else piece
+    if span.tone == "code":
+        return element("code", span.text)
+    said = unbroken(span.text)
+    if not span.tone:
+        return said
+    return element("b" if span.tone == "strong" else "span", said, class_=span.tone)
 
 
 def _cell(cell: Cell, kind: str = "text") -> Markup:
@@ -281,7 +298,8 @@ def _cell(cell: Cell, kind: str = "text") -> Markup:
         case Lines():
             return Markup("<br>").join(map(_phrase, cell.lines))
         case Marked(mark=Part() as part):
-            return join(charts.swatch(part), element("span", cell.text), between=" ")
+            named = element("span", cell.text, class_=cell.tone or None)
+            return element("span", charts.swatch(part), named, class_="marked")
         case Marked():
             sign = cell.mark if isinstance(cell.mark, str) else ""
             mark = element("span", sign, class_=f"mark {cell.tone}".strip(), aria_hidden="true")
@@ -295,8 +313,6 @@ def _cell(cell: Cell, kind: str = "text") -> Markup:
 
 def _table(table: Table) -> Markup:
     """Write a table. Its roles are said: a small screen shows rows as blocks, and then they would be lost."""
-    if not table.rows:
-        return Markup("")
     names = [(column.name, "number" if column.kind == "number" else column.kind) for column in table.columns]
     heads = (element("th", name, role="columnheader", scope="col", class_=kind) for name, kind in names)
     rows = (element("tr", *_cells(names, row), role="row") for row in table.rows)
@@ -314,7 +330,12 @@ def _table(table: Table) -> Markup:
     more = [element("p", table.more, class_="dim")] if table.more else []
     if not table.folded:
         return join(scroll, *more)
-    return element("details", element("summary", f"{label}: {len(table.rows)}"), scroll, *more)
+    return element("details", _summary(label, len(table.rows)), scroll, *more)
+
+
+def _summary(label: str, num: int) -> Markup:
+    """Write what opens a folded block, with the number of things in it."""
+    return element("summary", label, Markup(" "), element("span", f"{num}", class_="count"))
 
 
 def _cells(names: Sequence[tuple[str, str]], row: Sequence[Cell]) -> list[Markup]:
@@ -323,36 +344,45 @@ def _cells(names: Sequence[tuple[str, str]], row: Sequence[Cell]) -> list[Markup
             "td",
             _cell(cell, kind),
             role="cell",
-            class_=f"{kind} none" if cell in ("", NOTHING) else kind,
+            class_=_kind(cell, kind),
             data_label=name,
         )
         for (name, kind), cell in zip(names, row, strict=True)
     ]
 
 
-def _lines(lines: Iterable[CommandLine], *, copied: bool = False) -> list[Markup]:
-    """Write command lines. A word is not broken if there is room for it on a line. `copied`: add a copy
-    button."""
+def _kind(cell: Cell, kind: str) -> str:
+    """Return the classes of a cell: of one that says nothing, and of one that is set in by blanks."""
+    if cell in ("", NOTHING):
+        return f"{kind} none"
+    return f"{kind} within" if isinstance(cell, str) and cell.startswith("  ") else kind
+
+
+def _lines(lines: Iterable[CommandLine]) -> list[Markup]:
+    """Write command lines, with a copy button. A word is not broken if there is room for it on a line."""
     parts = []
     for line in lines:
         quoted = (element("span", escape(words.plain(word, longest=LONGEST_LINE))) for word in line.words)
         made = element(
             "pre", join(*quoted, between=" "), class_="line", tabindex="0", aria_label=line.what or "Command"
         )
-        button = element("button", "Copy", type="button", class_="copy") if copied else Markup("")
-        block = element("div", button, made, class_="typed") if copied else made
+        block = element("div", _copies(), made, class_="typed")
         parts.append(join(element("p", line.what, class_="what") if line.what else Markup(""), block))
     return parts
 
 
+def _copies() -> Markup:
+    return element("button", "Copy", type="button", class_="copy")
+
+
 def _listing(listing: Listing) -> Markup:
+    """Write lines as they are; they are opened only when asked, if they have a name to ask for."""
     shown = Markup("\n").join(
         escape(words.plain(line, longest=LONGEST_LINE)) for line in listing.lines[:MOST_LINES]
     )
-    made = element("pre", shown, tabindex="0", aria_label=listing.label)
-    button = element("button", "Copy", type="button", class_="copy")
-    inside = element("div", button, made, class_="typed")
-    return element("details", element("summary", listing.label), inside)
+    made = element("pre", shown, tabindex="0", aria_label=listing.label or "Lines")
+    inside = element("div", _copies(), made, class_="typed")
+    return element("details", element("summary", listing.label), inside) if listing.label else inside
 
 
 def _findings(findings: Findings) -> Markup:
@@ -372,12 +402,12 @@ def _finding(item: Item, *, is_first: bool) -> Markup:
     parts += [element("p", item.test, class_="dim")] if item.test else []
     if remedy := _phrase(item.remedy):
         parts.append(element("p", element("b", "Do this:"), Markup(" "), remedy))
-    parts += _lines(item.commands, copied=is_first)
+    parts += _lines(item.commands)
     if item.predicted:
         parts.append(element("ul", *(element("li", line) for line in item.predicted), class_="evidence"))
     if item.evidence:
         lines = element("ul", *(element("li", _phrase(line)) for line in item.evidence), class_="evidence")
-        summary = element("summary", f"Evidence: {len(item.evidence)}")
+        summary = _summary("Evidence", len(item.evidence))
         parts.append(element("details", summary, lines, open="" if is_first else None))
     parts += [element("p", f"{name}: {said}", class_="dim") for name, said in item.about]
     parts += [element("p", f"Explains {', '.join(item.also)}.", class_="dim")] if item.also else []

@@ -184,10 +184,15 @@ def _steps(study: Study) -> list[Piece]:
     if not isinstance(compared, Unknown):
         limits += _with_recipe(study.diagnosis_with_recipe)
     has_bars = any(side.whole_s is not None for side in sides)
+    of_what = sides[0].of_what
     return [
-        Section(f"A {sides[0].of_what}", [stacked(sides)], on=On.TERMINAL if has_bars else On(0)),
+        Section(f"A {of_what}", [stacked(sides)], on=On.TERMINAL if has_bars else On(0)),
         *([Note(note[0].text, tone="dim", on=On.TERMINAL)] if note and has_bars else []),
-        Section("Where a step goes", [*limits, *note, stacked(sides), parts_table(sides)], on=On.PAGE),
+        Section(
+            f"Where a {of_what} goes",
+            [*limits, *note, stacked(sides), parts_table(sides)],
+            on=On.PAGE,
+        ),
     ]
 
 
@@ -346,8 +351,7 @@ def _wary(study: Study) -> list[Piece]:
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
     found = list(dict.fromkeys([*found, *unverified(study.readback.values())]))
-    nothing = [] if found else [Note("Nothing was noted.")]
-    on_page = [*warnings(map(prose, found)), *nothing, tables.not_known(study)]
+    on_page = [*warnings(map(prose, found)), tables.not_known(study)]
     return [
         *warnings(map(prose, shown), on=On.LONG),
         *(more if not is_verbose() else []),

@@ -124,6 +124,15 @@ function draw(figure) {
 
 const drawAll = () => { if (!document.hidden) document.querySelectorAll("[data-plot]").forEach(draw); };
 
+const lost = document.getElementById("lost");
+const NO_ANSWER = lost.textContent;
+
+function lose(text) {
+  lost.textContent = text;
+  lost.hidden = false;
+  root.dataset.lost = "yes";
+}
+
 async function ask() {
   try {
     const since = Math.max(-Infinity, ...Object.values(series.step || {}).map((rows) => rows.at(-1)[0])) - LATE_S;
@@ -139,11 +148,10 @@ async function ask() {
       show(document.getElementById("story"), told.story);
       drawAll();
       root.dataset.views = 1 + Number(root.dataset.views || 0);
-    }
-    document.getElementById("lost").hidden = true;
+      lost.hidden = true;
+    } else lose(`dynotune answered with ${answer.status}: ${await answer.text()}`);
   } catch (error) {
-    document.getElementById("lost").hidden = false;
-    root.dataset.lost = "yes";
+    lose(NO_ANSWER);
   }
   if (!told.is_over) setTimeout(ask, 1000 * (told.again_s || 1));
   root.dataset.over = Boolean(told.is_over);

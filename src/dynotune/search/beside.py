@@ -83,7 +83,7 @@ class Beside:
         except lane_order.Stopped:
             return ""
         except Exception as error:
-            # Whatever it is, the live run can do without.
+            # Ignore every error: the live run does not need this start.
             return error.message if isinstance(error, DynotuneError) else f"{type(error).__name__}: {error}"
         return ""
 

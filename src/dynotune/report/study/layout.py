@@ -140,8 +140,8 @@ def _head(study: Study) -> list[Fields]:
 
 
 def _in_blocks(comparison: Comparison) -> str:
-    """Say what blocks within one process said of an arm, and how their baseline compares with the plain
-    window."""
+    """Say what blocks within one process said of an arm, and how their baseline compares with the window
+    timed before anything was switched."""
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
     found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))

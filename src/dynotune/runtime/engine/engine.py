@@ -351,7 +351,7 @@ class Engine(Closing):
 
     def _count_fallback(self, reason: str, shapes: Shapes | None) -> None:
         self._fallbacks[reason] += 1
-        # A bucket's own reason was logged when it was built.
+        # Log nothing here: a bucket's own reason was logged when the bucket was built.
         if shapes is None or (reason, shapes) in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
         self._logged.add((reason, shapes))

@@ -14,6 +14,7 @@ import pytest
 import dynotune
 from dynotune.agent import joined as joining
 from dynotune.agent import late_start
+from dynotune.agent.facts.fetching import Fetching
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import (
     AgentError,
@@ -124,3 +125,27 @@ def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
     joining.JoinedAgent._cover_forks(agent)
     assert os.fork() == 0 and os.forkpty() == (0, 5)
     assert len(left) == 2
+
+
+def test_workers_loop_stays_when_a_start_may_be_under_way():
+    workers = pytest.importorskip("torch.utils.data._utils.worker")
+    before = workers._worker_loop
+    joining.JoinedAgent._cover_workers(SimpleNamespace(), None)
+    assert workers._worker_loop is before
+
+
+def test_fetch_of_a_fetchers_own_is_called_as_the_program_would_when_it_is_timed():
+    class Fetcher:
+        def fetch(self, index):
+            return -index
+
+    fetcher = Fetcher()
+    fetcher.fetch = lambda index: 2 * index
+    counted = []
+    fetching = Fetching(lambda fields: None, lambda where, error: counted.append(error))
+    counts = SimpleNamespace(clock=float, num=0, num_faults=0, system_s=0.0, facts={})
+    fetching._fetched = lambda *_: counted.append("fetch")
+    assert fetching._timed_fetch(None, fetcher, counts)(3) == 6
+    del fetcher.fetch
+    assert fetching._timed_fetch(None, fetcher, counts)(3) == -3
+    assert counted == ["fetch", "fetch"]

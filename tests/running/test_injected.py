@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import py_compile
 import sys
+import types
 
 import pytest
 
@@ -230,7 +232,7 @@ def test_nothing_is_asked_when_the_id_is_another_process_by_now(monkeypatch):
     assert injected._ask(ours, place, "", [])["error"] == "ProcessLookupError"
 
 
-def executed(tmp_path, *, until_s: float, is_held: bool) -> bool:
+def executed(tmp_path, *, until_s: float, is_held: bool, has_torch: bool = False) -> bool:
     """Execute the script as a target would; return whether it went on to load the agent."""
     script = tmp_path / "begin-7.py"
     values = {"folder": str(tmp_path), "script": str(script), "lock": "held.lock", "failed": "failed.txt"}
@@ -240,7 +242,7 @@ def executed(tmp_path, *, until_s: float, is_held: bool) -> bool:
         if is_held:
             fcntl.flock(lock, fcntl.LOCK_EX)
         # Without torch, a script that goes on says so and loads nothing.
-        hidden = sys.modules.pop("torch", None)
+        hidden = None if has_torch else sys.modules.pop("torch", None)
         try:
             exec(compile(script.read_text(), "<string>", "exec"), {})
             assert eventually(lambda: not script.exists() and not _runs())
@@ -268,3 +270,13 @@ def test_script_does_nothing_when_it_is_executed_too_late(tmp_path):
 
 def test_script_does_nothing_when_its_dynotune_is_gone(tmp_path):
     assert not executed(tmp_path, until_s=float("1e12"), is_held=False)
+
+
+def test_script_leaves_no_module_when_the_agent_cannot_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    (tmp_path / "dynotune" / "agent").mkdir(parents=True)
+    source = tmp_path / "agent.py"
+    source.write_text("import sys\nsys.modules[__name__ + '.core'] = sys\nraise ValueError\n")
+    py_compile.compile(str(source), cfile=str(tmp_path / "dynotune" / "agent" / "__init__.pyc"))
+    executed(tmp_path, until_s=float("1e12"), is_held=True, has_torch=True)
+    assert not [name for name in sys.modules if name.startswith("_dynotune_agent")]

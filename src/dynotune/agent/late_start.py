@@ -79,8 +79,7 @@ def _stay(agent: JoinedAgent, lock: str) -> None:
     agent.ask_to_end_tasks()
     while os.getpid() == pid:
         is_late = monotonic() >= until_s
-        if is_late:
-            agent.bound_recording("dynotune has left the program")
+        agent.bound_recording("dynotune has left the program" if is_late else "")
         if agent.leave_between_tasks(PATIENCE_S, anyway=is_late and not agent.is_recording):
             return
         sleep(SOON_S)

@@ -94,8 +94,9 @@ class RecordTrace(Task):
         if since_s > self._most_s:
             return "no step ended for %.0f s" % since_s
         grown_bytes = _resident_bytes() - self._resident_bytes
-        # A step that ends at once ends the recording at the usual bound.
-        return "its memory grew by %d MiB" % (grown_bytes >> 20) if grown_bytes >= 2 * MOST_BYTES else ""
+        # Beyond the usual bound, so that a step which ends now still ends the recording with a trace.
+        is_large = grown_bytes >= MOST_BYTES * 5 // 4
+        return "its memory grew by %d MiB" % (grown_bytes >> 20) if is_large else ""
 
     def at_exit(self) -> None:
         reason = "the recording began"

@@ -149,9 +149,7 @@ def has_machine_code() -> bool:
     """Whether torch's build holds machine code that this GPU runs."""
     torch = on_gpu()
     major, minor = torch.cuda.get_device_capability()
-    built = [
-        re.fullmatch(r"sm_(\d+)(\d)[af]?", name) for name in noted(torch.cuda.get_arch_list(), "built for")
-    ]
+    built = [re.fullmatch(r"sm_(\d+)(\d)[af]?", name) for name in noted(torch.cuda.get_arch_list(), "built for")]
     return any(one and int(one[1]) == major and int(one[2]) <= minor for one in built)
 
 
@@ -166,9 +164,7 @@ def work_on_gpu() -> float:
     torch = on_gpu()
     a = torch.randn(8, 3, 64, 64, device="cuda")
     convolved = torch.nn.functional.conv2d(a, torch.randn(64, 3, 3, 3, device="cuda")).relu()
-    return float(
-        (convolved.flatten(1) @ torch.randn(convolved[0].numel(), 8, device="cuda")).softmax(1).sum()
-    )
+    return float((convolved.flatten(1) @ torch.randn(convolved[0].numel(), 8, device="cuda")).softmax(1).sum())
 
 
 def jit_cache_bytes() -> int:
@@ -176,7 +172,7 @@ def jit_cache_bytes() -> int:
     on_gpu()
     with tempfile.TemporaryDirectory() as folder:
         in_process("work_on_gpu()", CUDA_CACHE_PATH=folder)
-        # An empty cache also has an index.
+        # The index is there with nothing in it, too.
         kept = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != "index"]
         return noted(sum(path.stat().st_size for path in kept), "bytes in the JIT cache")
 
@@ -200,7 +196,7 @@ def overlap(*, pinned: bool, side: bool = True) -> float:
             torch.mm(a, a)
 
     def both() -> None:
-        copy()  # done first, because a host that waits for it would start no product meanwhile
+        copy()  # first: a host that waits for it starts no product meanwhile
         compute()
 
     compute_s, both_s = median_s(compute), median_s(both)
@@ -214,9 +210,7 @@ def worker_pids(num_workers: int, epochs: int = 1, **options: Any) -> list[set[i
     def pid_of(_index: list[int]) -> int:
         return os.getpid()
 
-    loader = torch.utils.data.DataLoader(
-        range(4 * num_workers), num_workers=num_workers, collate_fn=pid_of, **options
-    )
+    loader = torch.utils.data.DataLoader(range(4 * num_workers), num_workers=num_workers, collate_fn=pid_of, **options)
     return noted([set(loader) for _ in range(epochs)], "processes")
 
 
@@ -315,9 +309,7 @@ def bytes_copied(samples: Any) -> int:
     read_end, write_end = os.pipe()
 
     def private_bytes() -> int:
-        return 1024 * int(
-            re.findall(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[0]
-        )
+        return 1024 * int(re.findall(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[0])
 
     if not (pid := os.fork()):
         before = private_bytes()

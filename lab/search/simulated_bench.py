@@ -125,7 +125,7 @@ class SimulatedBench:
                 phase=phase,
                 block=block,
                 ended="timeout",
-                void="the time was up before it was done",
+                void="the time ran out before it was done",
                 began_s=began_s,
                 wall_s=wall_s,
             )

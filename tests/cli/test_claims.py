@@ -48,7 +48,7 @@ def test_claims_are_listed_and_filtered(claims):
 
 def test_a_claim_is_shown_with_its_test(claims):
     out, _ = claims("show", "benchmark-takes-fastest")
-    for part in ("Convolutions alone.", "cudnn.benchmark=true", "needs gpu"):
+    for part in ("It affects only convolutions.", "cudnn.benchmark=true", "needs gpu"):
         assert part in out
 
 

@@ -143,7 +143,7 @@ def test_a_severity_that_does_not_exist_is_refused_before_anything_is_asked(caps
 def test_about_a_word_asks_no_machine(capsys, monkeypatch):
     monkeypatch.setattr(probe, "machine", lambda *_, **__: pytest.fail("the machine was asked"))
     out, _ = doctor(capsys, "--about", "vm.dirty_ratio")
-    assert "It does nothing for reading." in out
+    assert "These settings do not affect reading." in out
 
 
 def test_a_setting_that_does_not_do_what_people_say_is_mentioned_unasked(capsys, machine):

@@ -93,11 +93,11 @@ def test_a_pickle_made_to_harm_executes_nothing(memory, tmp_path, monkeypatch):
     ("words", "said"),
     [
         (("snapshot.pickle", "--", "python", "train.py"), "both given"),
-        (("snapshot.pickle", "--predict", "8"), "--predict is about running a command"),
-        (("--predict", "64", "--", "python", "train.py"), "--predict tells of other batches"),
-        (("--gpu", "Voodoo2", "--", "python", "train.py"), "no GPU that dynotune knows"),
-        (("--values", "arg.batch=8", "--", "python", "{batch}"), "does not name two batches"),
-        (("--values", "loader.num_workers=1,2", "--", "python"), "does not name two batches"),
+        (("snapshot.pickle", "--predict", "8"), "--predict applies only to a command"),
+        (("--predict", "64", "--", "python", "train.py"), "--predict needs runs with two batch sizes"),
+        (("--gpu", "Voodoo2", "--", "python", "train.py"), "neither a GPU that dynotune knows"),
+        (("--values", "arg.batch=8", "--", "python", "{batch}"), "does not name two batch sizes"),
+        (("--values", "loader.num_workers=1,2", "--", "python"), "does not name two batch sizes"),
         ((), "There is no command"),
     ],
 )

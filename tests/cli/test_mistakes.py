@@ -140,7 +140,7 @@ TYPED = {
     "a placeholder of one batch": (
         "memory --values arg.n=8 -- python train.py {n}",
         2,
-        "two batches",
+        "two batch sizes",
         "arg.batch=8,16",
     ),
 }

@@ -168,7 +168,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_told(capsys
 
 def test_markdown_and_json_cannot_both_be_on_standard_output(capsys, folder):
     out, err = report(capsys, folder, "--markdown", "-", "--json", "-", exit_code=2)
-    assert out == "" and "Name a file for one of them" in err
+    assert out == "" and "name a file for the other" in err
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_report_writes_the_findings_of_a_diagnosis_for_editors(capsys, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("option", "says"), [("--sarif", "has no findings"), ("--speedscope", "keeps no lines")]
+    ("option", "says"), [("--sarif", "has no findings"), ("--speedscope", "has no records of the lines")]
 )
 def test_report_refuses_what_a_comparison_does_not_hold(capsys, tmp_path, option, says):
     write(tmp_path / "comparison.json", answers.undecided())

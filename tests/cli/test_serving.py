@@ -102,4 +102,4 @@ def test_watch_refuses_what_would_do_nothing_for_a_run_that_has_begun(tmp_path, 
     with pytest.raises(SystemExit) as end:
         cli.main(["watch", *words, str(tmp_path)])
     assert end.value.code == 2
-    assert f"{words[0]} is of a command" in " ".join(capsys.readouterr().err.split())
+    assert f"{words[0]} needs a command" in " ".join(capsys.readouterr().err.split())

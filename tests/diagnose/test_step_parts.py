@@ -1,4 +1,4 @@
-"""Parts of a step, rescaled to the length of a plain step."""
+"""Parts of a step, rescaled to the length of an unrecorded step."""
 
 import msgspec
 import pytest

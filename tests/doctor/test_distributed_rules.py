@@ -257,7 +257,7 @@ def test_a_rank_that_is_late_by_no_more_than_recording_adds_to_a_step_is_not_kno
     attribution = msgspec.structs.replace(observation.attribution, slowed=1.2)
     finding = found(msgspec.structs.replace(observation, attribution=attribution))["rank-imbalance"]
     assert (finding.severity, finding.share) == (severity, pytest.approx(share))
-    assert "a recorded step is 1.20 times as long as a plain one" in finding.evidence
+    assert "a recorded step is 1.20 times as long as an unrecorded one" in finding.evidence
 
 
 def test_devices_that_wait_for_one_another_are_not_said_to_exchange_data():

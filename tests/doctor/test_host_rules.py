@@ -166,7 +166,7 @@ def test_python_between_operators_on_the_cpu():
 
 
 def test_python_counts_as_often_as_it_was_seen_where_slowed_operators_leave_it_no_time():
-    """In recorded steps, which other programs slowed, operators take longer than a whole plain step."""
+    """In recorded steps, which other programs slowed, operators take longer than a whole unrecorded step."""
     loops = Line(function="train.py(14): match", text="for box in boxes:", num=15, cpu_s=0.7)
     module = Line(function="train.py(30): step", callee="/lib/torch/nn/modules/module.py(9): call", num=85)
     seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[module, loops])]

@@ -214,7 +214,10 @@ def test_a_value_that_the_file_cannot_show_is_left_out_and_named(format_, kept):
     text.encode()
     assert text.replace("\n", "").isprintable()
     left = ", ".join(name for name in STRANGE if name not in kept)
-    assert f"# Left out, since its value does not print: {left}. dynotune run can set it.\n" in text
+    assert (
+        f"# Left out, because its value has characters that cannot be printed: {left}. dynotune run "
+        "can set it.\n"
+    ) in text
     assert all(name in text.replace(left, "") for name in kept)
     assert not any(line.startswith("RUN") for line in text.splitlines()) or format_ == "shell"
     assert format_ == "docker" or "COMMAND" in text or r"$'a\xff' b" in text

@@ -43,7 +43,7 @@ def test_of_an_arm_that_timed_more_steps_it_is_said(comparison):
     made = replace(made, candidate=replace(made.candidate, window_steps=240))
     said = " ".join(text_of(on_terminal(made)).split())
     told = (
-        "Each run timed 30 steps as a whole, of the far faster candidate up to 240, after 12 steps of "
+        "Each run timed 30 steps as a whole (up to 240 for the far faster candidate), after 12 steps of "
         "warm-up."
     )
     assert told in said

@@ -276,11 +276,18 @@ def of_parts(loader_s, step_s, both_s):
 @pytest.mark.parametrize(
     ("took_s", "told"),
     [
-        ((0.02, 0.005, 0.025), "Working beside the steps as fast as it does alone, it would gain 20%"),
-        ((0.004, 0.02, 0.024), "gain more than 17% of a step. It gives batches faster than steps use them"),
-        ((0.02, 0.005, 0.02), "gain more than 75% of a step. It sets the pace"),
+        ((0.02, 0.005, 0.025), (
+            "If the loader worked beside the steps as fast as it does alone, this would gain 20%"
+        )),
+        ((0.004, 0.02, 0.024), (
+            "gain more than 17% of a step. The loader makes batches faster than the steps use them"
+        )),
+        ((0.02, 0.005, 0.02), "gain more than 75% of a step. The loader sets the pace"),
         ((0.004, 0.02, 0.02), "no setting of the loader can gain anything"),
-        ((0.095, 0.019, 0.135), "Taking turns slows them: a step takes 21 ms more than both alone."),
+        ((0.095, 0.019, 0.135), (
+            "The loader and the steps slow each other by taking turns: a step takes 21 ms more than "
+            "both alone."
+        )),
     ],
 )  # fmt: skip
 def test_ceilings_bound_what_a_loader_can_gain(took_s, told):

@@ -49,7 +49,7 @@ def test_process_is_fit_when_it_runs_a_new_python_with_torch():
         ({"environment": {"PYTHON_DISABLE_REMOTE_DEBUG": "1"}}, "switched off"),
         ({"arguments": ("python", "-X", "disable-remote-debug", "train.py")}, "switched off"),
         ({"arguments": ("python", "-Xdisable-remote-debug", "train.py")}, "switched off"),
-        ({"environment": {"DYNOTUNE_RUN": "/runs/1"}}, "under a dynotune already"),
+        ({"environment": {"DYNOTUNE_RUN": "/runs/1"}}, "another dynotune already"),
         ({"executable": "/usr/bin/python3.14 (deleted)"}, "replaced or removed"),
         ({"executable": "/opt/app/trainer"}, "no Python interpreter"),
         ({"executable": "/usr/bin/python3.14t"}, "free-threaded"),

@@ -100,7 +100,7 @@ def test_diagnosis_is_that_of_a_start_when_a_training_is_joined(started, asked, 
 
 def test_joining_is_given_up_when_the_main_thread_executes_nothing(started, asked, monkeypatch, tmp_path):
     monkeypatch.setattr(injected, "BEGIN_S", 0.2)
-    with pytest.raises(CannotRunHere, match=r"executed no Python for 0 s.*has been taken back"):
+    with pytest.raises(CannotRunHere, match=r"executed no Python for 0 s.*request was taken back"):
         join(started(READY), tmp_path / "run")
     assert asked.scripts[-1] == injected.NOTHING
     assert not list((tmp_path / "run").glob("begin-*.py"))
@@ -121,7 +121,7 @@ def test_joining_is_given_up_when_the_program_ends_in_the_middle(started, asked,
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("agent", "Another dynotune's agent"),
+        ("agent", "agent of another dynotune"),
         ("no torch", "not imported torch"),
         ("OSError: \x1b[1m", "failed"),
     ],

@@ -101,7 +101,10 @@ def test_recording_is_written_and_removed_when_the_program_takes_the_order(asks,
 
 def test_recording_is_given_up_when_the_program_writes_nothing(asks, door):
     program = asks("sys.stdin.read()")
-    with pytest.raises(CannotRunHere, match="took the order, but wrote no trace"), record(program, door, 3.0):
+    with (
+        pytest.raises(CannotRunHere, match="accepted the request to record, but wrote no trace"),
+        record(program, door, 3.0),
+    ):
         pass
     assert not (door.folder / "dynolog").exists()
 
@@ -109,7 +112,7 @@ def test_recording_is_given_up_when_the_program_writes_nothing(asks, door):
 def test_recording_is_given_up_when_the_program_never_asks(started, door):
     process = targets.find(started().pid).ranks[0].process
     with (
-        pytest.raises(CannotRunHere, match="did not ask for orders"),
+        pytest.raises(CannotRunHere, match="did not ask whether to record"),
         kineto_door.recording([process], door, lambda _: None, 0.5),
     ):
         pass

@@ -83,7 +83,7 @@ def test_stacks_name_the_input_when_the_main_process_makes_the_batches():
     seen = activity("runs", num_reads=100)
     found = parts.with_stacks(parts.judge(seen, None), seen, None, stacks(0.6))
     assert found.part == "input"
-    assert "at train.py(9): read" in found.told and "it has no workers" in found.told
+    assert "at train.py(9): read" in found.told and "the loader has no workers" in found.told
 
 
 def test_stacks_name_the_cpu_when_the_main_process_reads_files_but_is_rarely_in_a_loader():

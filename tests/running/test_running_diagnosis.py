@@ -79,14 +79,14 @@ def test_diagnosis_is_refused_when_the_program_ends_while_it_is_looked_at(starte
         program.child.kill()
         program.child.wait()
 
-    with pytest.raises(CannotRunHere, match="ended while it was looked at"):
+    with pytest.raises(CannotRunHere, match="ended while dynotune observed it"):
         diagnose(program.pid, running=end)
 
 
 def test_diagnosis_says_that_it_saw_too_little_when_the_program_goes_on(started, monkeypatch):
     program = started()
     monkeypatch.setattr(parts, "FEWEST_LOOKS", 10_000)
-    with pytest.raises(CannotRunHere, match=r"was seen only \d+ times"):
+    with pytest.raises(CannotRunHere, match=r"was sampled only \d+ times"):
         diagnose(program.pid, look_s=0.1)
 
 

@@ -93,7 +93,7 @@ sys.stdin.read()
     target = targets.find(worker)
     (rank,) = target.ranks
     assert (rank.process.pid, [one.pid for one in rank.workers]) == (program.pid, [worker])
-    assert f"Process {worker} is a worker of a loader of process {program.pid}" in target.notes[0]
+    assert f"Process {worker} is a loader worker of process {program.pid}" in target.notes[0]
 
 
 def test_target_is_the_command_when_the_process_is_a_dynotune_that_runs_it(started, tmp_path):
@@ -128,7 +128,7 @@ def test_target_is_refused_when_the_process_is_of_another_user(started):
 
 def test_target_is_refused_when_nothing_below_it_is_python(started):
     program = started(words=["sh", "-c", "echo ready; cat; true"])
-    with pytest.raises(CannotRunHere, match=r"\(sh\) is no Python, and no Python runs below it"):
+    with pytest.raises(CannotRunHere, match=r"\(sh\) is not a Python process and has no"):
         targets.find(program.pid)
 
 
@@ -141,7 +141,7 @@ def test_target_is_refused_when_it_is_a_dynotune_without_a_program(started, tmp_
     other = tmp_path / "dynotune"
     other.write_text(READY)
     program = started(words=[sys.executable, str(other)])
-    with pytest.raises(CannotRunHere, match="is a dynotune, and no program runs below it"):
+    with pytest.raises(CannotRunHere, match="is a dynotune process, and no program runs below it"):
         targets.find(program.pid)
 
 

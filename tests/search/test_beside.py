@@ -47,7 +47,7 @@ def test_second_start_takes_half_of_the_cores_and_ends_after_its_first_steps() -
     assert second.begin(COMPILED) and not second.begin(COMPILED), "one at a time"
     second.wait(60.0)
     assert seen == [(COMPILED, frozenset({1, 3}), False, False, True)], "a whole core"
-    assert told.said == ["A second start of the command compiles it beside, on 2 cores."]
+    assert told.said == ["A second start of the command compiles at the same time, on 2 cores."]
 
 
 def test_no_second_start_begins_when_it_would_take_cores_from_the_run_that_is_measured() -> None:
@@ -84,7 +84,7 @@ def test_second_start_that_fails_is_no_failure_of_the_arm_and_is_said() -> None:
     second = Beside(launch, [0, 1, 2, 3], told)
     assert second.begin(COMPILED)
     second.wait(60.0)
-    assert "compiling has its turn in the first one: address already in use" in told.said[-1]
+    assert "compilation is tried in the first one: address already in use" in told.said[-1]
 
 
 def test_search_keeps_its_budget_when_what_compiles_for_long_is_compiled_beside() -> None:

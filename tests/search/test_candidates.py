@@ -235,7 +235,7 @@ def test_a_prefetch_factor_of_the_users_own_is_tried_beside_workers_only():
         "loader.prefetch_factor=8": ["loader.num_workers=2"],
     }
     found, not_offered = offer(has={"loader.num_workers": 0}, words={"extra": ["loader.prefetch_factor=3"]})
-    assert found == [] and "it needs loading processes" in not_offered[0].reason
+    assert found == [] and "it needs loader workers" in not_offered[0].reason
 
 
 def test_two_findings_of_one_setting_make_one_candidate_with_both_reasons():
@@ -351,16 +351,16 @@ def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores(
         ({"values": ["nothing=1,2"]}, "no knob"),
         (
             {"values": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark"]},
-            "cudnn.benchmark is to be tried",
+            "cudnn.benchmark is both to be tried",
         ),
-        ({"extra": ["env.A=1"], "exclude": ["env.A"]}, "env.A is to be tried and to be left out"),
+        ({"extra": ["env.A=1"], "exclude": ["env.A"]}, "env.A is both to be tried and to be left out"),
         (
             {"extra": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark=on"]},
-            "cudnn.benchmark=true is to be tried",
+            "cudnn.benchmark=true is both to be tried",
         ),
         (
             {"values": ["loader.num_workers=2,4"], "exclude": ["loader.num_workers=4"]},
-            "loader.num_workers=4 is to be",
+            "loader.num_workers=4 is both to be",
         ),
         ({"exclude": ["num_workers=4"]}, "loader.num_workers"),
         ({"exclude": ["loader.num_workers=many"]}, "whole number"),

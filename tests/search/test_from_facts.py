@@ -153,7 +153,7 @@ def test_compiling_is_offered_from_facts_where_no_finding_names_it():
         True,
     )
     assert found.bound == pytest.approx(0.4)
-    assert found.bound_by == "what fusing kernels and launching fewer could spare"
+    assert found.bound_by == "the time that fusing kernels, and launching fewer of them, could save"
     assert found.in_process and not found.by_user and not found.asked
     assert rest == []
 

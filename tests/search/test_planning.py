@@ -119,7 +119,7 @@ def test_plan_says_what_is_proved_so_far_when_its_time_is_over(machine, tmp_path
     ("most", "end", "words"),
     [
         (0, "none", "Not even streams = 1 holds"),
-        (100, "ceiling", "The limit is not known: --most raises what is tried."),
+        (100, "ceiling", "The largest value that holds is not known: raise --most to try larger values."),
     ],
 )
 def test_plan_says_so_when_no_value_holds_or_all_do(machine, tmp_path, most, end, words):
@@ -136,10 +136,10 @@ def test_plan_says_so_when_no_value_holds_or_all_do(machine, tmp_path, most, end
     [
         (("--cameras", "4"), {}, "no placeholder {streams}"),
         ((), {"fps": None, "deadline_s": None}, "no limit to hold"),
-        ((), {"fps": None}, "needs their rate"),
+        ((), {"fps": None}, "needs the frames' rate"),
         ((), {"limits": [Limit("memory", 1.0), Limit("memory", 2.0)]}, "given twice"),
-        ((), {"least": 5, "most": 4}, "no values to search in"),
-        ((), {"most": 10**9}, "no values to search in"),
+        ((), {"least": 5, "most": 4}, "not a range to search in"),
+        ((), {"most": 10**9}, "not a range to search in"),
         ((), {"fps": -1.0}, "The rate is -1"),
         ((), {"fps": 0.0}, "The rate is 0"),
         ((), {"fps": float("nan")}, "The rate is nan"),

@@ -633,7 +633,7 @@ def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_l
     bench, _, _ = in_lanes
     bench.close()
     assert bench.journal.document.lane_notes == [
-        "No runs went side by side: the search ended before any that could."
+        "No runs went side by side: the search ended before any run that could."
     ]
 
 

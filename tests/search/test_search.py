@@ -173,7 +173,7 @@ def test_the_bundle_is_proved_within_one_process_where_the_time_holds_no_fresh_p
     assert recipe(study) == {"quick0=1", "quick1=1"}
     assert study.confirmed is not None and study.confirmed.within and study.confirmed.verdict == "faster"
     assert "blocks within one process" in study.verdict
-    assert any("steps alone" in warning for warning in study.warnings)
+    assert any("time only the steps" in warning for warning in study.warnings)
     assert {phase for _, phase, _ in bench.ran} == {"pilot"}, (
         "it is started once with the recipe, and no more"
     )

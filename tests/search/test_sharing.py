@@ -230,7 +230,7 @@ def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
 def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(worker):
     evil = Setting("env.LD_PRELOAD", "/tmp/evil.so")
     block = HostBlock(phase="prune", number=1, arms=[[evil]], repeats=0)
-    with pytest.raises(RecordError, match="settings that the study does not try"):
+    with pytest.raises(RecordError, match="settings that are not those of the study"):
         worker.do(study_of([A]), block)
     study = changed(study_of([replace(A, setting=evil)]), cwd="/elsewhere")
     with pytest.raises(UsageError, match="could run foreign code"):
@@ -266,7 +266,7 @@ def test_a_result_that_is_not_of_the_block_is_no_result(trials):
             return BlockResult(trials=trials)
 
     work = begun(bench=Hostile(TABLE))
-    with pytest.raises(RecordError, match="round 1: what came back is not what was asked for"):
+    with pytest.raises(RecordError, match="round 1: the result is not the one that was asked for"):
         work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)
     assert work.study.trials == []
 

@@ -226,7 +226,7 @@ def test_an_error_keeps_what_was_measured_and_says_how_to_go_on(world, tmp_path)
     world.search = search
     with pytest.raises(CannotRunHere) as raised:
         begin(tmp_path)
-    assert raised.value.hint.startswith("Free some space. What was measured is kept; dynotune tune --resume ")
+    assert raised.value.hint.startswith("Free some space. All measurements are kept; dynotune tune --resume ")
     assert on_disk(tmp_path).attempts[0].ended_by == "error"
 
 

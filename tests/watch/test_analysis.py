@@ -230,7 +230,7 @@ def worker(pid: int, cores: float, at_disk_share: float, run: Simulated, state: 
     [
         ([(0.1, 0.9), (0.1, 0.4), (0.9, 0.0)], "2 of 3 workers are at their disk"),
         ([(0.95, 0.0)] * 2, "all 2 workers compute all the time"),
-        ([(0.0, 0.0), (0.9, 0.0)], "1 of 2 workers sleep or wait, outside of the CPU"),
+        ([(0.0, 0.0), (0.9, 0.0)], "1 of 2 workers sleep or wait, without using a CPU"),
     ],
 )
 def test_the_loader_is_late_for_what_its_workers_do(states, reason):

@@ -252,12 +252,12 @@ while "end" not in open(sys.argv[1]).read():
         (("--fail-on", "stalled:5", "--", "true"), 2, "has no unit"),
         (("--serve", "nonsense", "--", "true"), 2, "is no address"),
         (("--serve", "0.0.0.0:0", "--", "true"), 2, "no token"),
-        (("--set", "loader.num_workers=2", "here"), 2, "this run has begun"),
+        (("--set", "loader.num_workers=2", "here"), 2, "this run has already begun"),
         (("here", "--", "true"), 2, "by its command, its folder or a process id"),
         (("here", "--pid", "4194305"), 2, "by its command, its folder or a process id"),
         (("--pid", "4194305"), 3, "There is no process 4194305"),
-        (("--pid", "4194305", "--step-function", "m:f"), 2, "--step-function is of a command"),
-        (("--pid", "4194305", "--set", "loader.num_workers=2"), 2, "this run has begun"),
+        (("--pid", "4194305", "--step-function", "m:f"), 2, "--step-function needs a command"),
+        (("--pid", "4194305", "--set", "loader.num_workers=2"), 2, "this run has already begun"),
     ],
 )
 def test_watch_says_why_and_what_next_when_a_folder_cannot_be_watched(user, words, code, said):

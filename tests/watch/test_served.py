@@ -160,7 +160,7 @@ def test_secrets_of_the_command_are_not_told(server, watcher, path):
 def test_a_taken_port_is_said_with_what_to_do(server, watcher):
     with pytest.raises(CannotRunHere, match="Cannot serve") as refused:
         Server(f"127.0.0.1:{server.port}", RunSource(watcher))
-    assert "take another one" in refused.value.hint
+    assert "Give another port" in refused.value.hint
 
 
 # The terminal, and what it shares with the page

@@ -134,5 +134,5 @@ def test_a_watcher_asks_for_stacks_only_when_it_started_the_run(tmp_path, monkey
 def test_a_joined_watcher_ends_no_command(tmp_path):
     watcher = RunWatcher(tmp_path)
     watcher.follower.close()
-    with pytest.raises(ValueError, match="not this process's to end"):
+    with pytest.raises(ValueError, match="did not start the command"):
         watcher.end_command()

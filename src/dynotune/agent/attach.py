@@ -308,7 +308,7 @@ class Agent:
         if roots is None or not roots.inside():
             self._steps.replayed(graph)
 
-    # After a step has been found or has ended
+    # Called after a step has been found or has ended.
 
     def _search_again(self) -> bool:
         """Tell whether to search for another kind of step; not during a task, whose step must not change."""
@@ -415,7 +415,7 @@ class Agent:
         if found is not None:
             self._event({"event": "out_of_memory", **found})
 
-    # End of the process, and its children
+    # The end of this process, and its child processes
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)

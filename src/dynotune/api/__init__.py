@@ -97,7 +97,7 @@ Settings = str | Iterable[str] | Mapping[str, object]
 """Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None removes a variable."""
 S = TypeVar("S", bound=msgspec.Struct)
 
-DOCTOR_S = 1.9  # for the facts; importing and drawing take the rest of three seconds
+DOCTOR_S = 1.9  # time for the facts; imports and output take the rest of three seconds
 _BOUNDS = {
     "nice": (0, 19),
     "seed": (0, 2**32 - 1),

@@ -46,7 +46,9 @@ def run_cell(line: str, cell: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # some kernels are interrupted alone, some with their group: it is told once
+        # Some notebook kernels interrupt their whole group. A child in its own session is interrupted only
+        # by this function.
+        start_new_session=True,
     )
     assert asked.stdout is not None
     while True:

@@ -222,7 +222,7 @@ class _Search:
             self._skip(point, error_.message)
             return
         except DynotuneError as error_:
-            # No fault of the point: the machine is in use, a tool is missing, the network is down.
+            # The point is not at fault: the machine is in use, a tool is missing, or the network is down.
             error_.hint += (
                 f" {self._name(point)} was not measured: dynotune bisect --resume {self.folder} goes on."
             )

@@ -69,7 +69,7 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
             )
             continue
         follows = all(map(_follows, [*evidence.fair, *evidence.elsewhere]))
-        # The words are those of today; a file's own may be of an earlier version, or anything.
+        # Use this version's words: the words in the file may be from an earlier version, or invented.
         found[-1] = judged(claim, evidence)
         if not follows or found[-1].verdict != evidence.verdict:
             raise RecordError(f"{path}: the verdict of {evidence.id} is not what its values say.", hint=again)

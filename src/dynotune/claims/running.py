@@ -57,7 +57,7 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
             )
         except (
             UsageError
-        ) as error:  # the settings are ours: a budget that is too small, a setting that does not apply
+        ) as error:  # dynotune chose the settings: the budget is too small, or one does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
             last = error.last_lines[-1:] if isinstance(error, CommandFailed) else ()
@@ -112,7 +112,8 @@ def _compared(
             budget_s=max(1.0, (end_s - time.monotonic()) / parts),
             in_process="auto",
         )
-        # Others read it: it holds no folder of this machine, and the bundle has the facts.
+        # Other people read the bundle, so leave out folders of this machine, and facts that the bundle
+        # already has.
         comparison = protocol.compare(request, watcher)
         command = ["python", claim.program, workload, *way]
         kept = msgspec.structs.replace(comparison.run, command=command, cwd=Path(), base=Path())

@@ -50,8 +50,8 @@ WITHOUT_NUMBERS = (
     "--version",
 )
 EPILOG = (
-    "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
-    "70 a mistake of dynotune's own; 130 interrupted; 143 ended by SIGTERM. "
+    "Exit codes: 0 done; 1 a gate such as --fail-on failed; 2 wrong usage; 3 cannot run here; 4 your "
+    "command failed; 70 a bug in dynotune; 130 interrupted; 143 ended by SIGTERM. "
     "`dynotune run` and `watch` exit as your command does."
 )
 INTERNAL_ERROR = 70
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _complete(completion.words_asked(), breaks_words=breaks_words)
     at = given.index("--") if "--" in given else len(given)
     ours, command = given[:at], given[at + 1 :] if at < len(given) else None
-    # Wherever it stands: nobody remembers which half of a command line it belongs to.
+    # Accept the option on either side of the subcommand: nobody remembers which side it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"] or ([] if command else ["--help"])
     loudness.said.update(quiet=False, verbose=False, plain=False)
@@ -123,7 +123,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         code = error.exit_code if isinstance(error, DynotuneError) else INTERNAL_ERROR
         try:
             _explain(error)
-        except (OSError, MemoryError, ImportError):  # so few files or so little memory that even this fails
+        except (
+            OSError,
+            MemoryError,
+            ImportError,
+        ):  # the limit of files or memory is so low that even this fails
             code = CannotRunHere.exit_code
             with contextlib.suppress(OSError):
                 os.write(2, f"error: The system refused what dynotune needs.\nnext: {limits.HINT}\n".encode())
@@ -132,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         stopping.say_stopped()
         code = stopping.TERMINATED if stopping.stop.by_term else code
     if sys.flags.inspect or stopping.stop.is_abrupt:
-        # PYTHONINSPECT is for the command: our own interpreter would stay, and exit otherwise than it did.
+        # PYTHONINSPECT is meant for the command. It would keep dynotune's own interpreter open, and change
+        # its exit code.
         _give_up_output()
         os._exit(code if isinstance(code, int) else 1)
     sys.exit(code)

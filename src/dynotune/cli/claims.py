@@ -16,7 +16,8 @@ from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
 claims = typer.Typer(
-    no_args_is_help=True, help="Advice on speed and memory: what is so, and tests of it here."
+    no_args_is_help=True,
+    help="Advice on speed and memory: what is true of it, and tests of it on this machine.",
 )
 
 
@@ -35,7 +36,7 @@ def list_(filter: Annotated[str, option("claims_filter")] = "", json: Json = Non
         console().print(reports.claims_table(found))
 
 
-@claims.command(help="What a claim says, what is so, and how it is tested.")
+@claims.command(help="What a claim says, what is true of it, and how it is tested.")
 def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json: Json = None) -> None:
     from dynotune.claims import named
     from dynotune.report import claims as reports
@@ -47,9 +48,9 @@ def show(id: Annotated[str, typer.Argument(metavar="ID", help="A claim.")], json
 @claims.command(
     help="""Test claims on this machine.
 
-    A check takes seconds, a comparison of two arms some minutes. With
-    --output the evidence is kept after each claim, and what the file has
-    already is not tested again: dynotune claims run --all --output FILE
+    A check takes seconds, a comparison of two arms some minutes. With --output the evidence is saved after
+    each claim, and claims that the file already has are not tested again: dynotune claims run --all --output
+    FILE
     """
 )
 def run(
@@ -107,7 +108,8 @@ def _tested(
         before, _ = read(output)
         if before.facts != bundle.facts:
             raise UsageError(
-                f"{output} is of another machine or environment.", hint="Name another file with --output."
+                f"{output} was written on another machine or in another environment.",
+                hint="Name another file with --output.",
             )
         bundle = before
     known = {
@@ -120,7 +122,8 @@ def _tested(
             left_s = None if end_s is None else end_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 answers.say(
-                    f"The budget is spent, and {len(waiting) - number} claims are left: --output goes on."
+                    f"The budget is spent, and {len(waiting) - number} claims are left: repeat with the "
+                    "same --output to go on."
                 )
                 break
             progress.running(f"{claim.id}, {number + 1} of {len(waiting)}", left_s=left_s)
@@ -132,7 +135,7 @@ def _tested(
     return bundle
 
 
-@claims.command(help="Check a bundle: its checksum, and that its verdicts are what its values say.")
+@claims.command(help="Check a bundle: its checksum, and whether its verdicts follow from its values.")
 def verify(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="Evidence, as `dynotune claims run` writes it.")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dynotune.schema.study import Study
 
 BUDGET_S = 160.0
-# Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
-# in batches of 16, so that each window starts its loading processes once.
+# These values are known for this script, so no pilot has to find them: the script is steady by then, and a
+# window is an epoch (600 photographs in batches of 16), so each window starts the loader workers once.
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
 
@@ -36,7 +36,7 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
     if python == sys.executable:
         _check_packages()
     told = console(stderr=True)
-    # As many epochs as last for the live run, in which settings are switched.
+    # Enough epochs for the live run, in which settings are switched.
     command = [*map(_from_here, (python, str(script), str(_photographs(told)))), "--epochs", "100"]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
     run = RunSpec(

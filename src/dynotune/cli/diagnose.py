@@ -37,7 +37,10 @@ def diagnose(
         _diagnose_running(pid, json, fail_on, record=record, delays=asked)
         return
     if record:
-        raise UsageError("--record is about a program that runs.", hint="Name it: --pid PID")
+        raise UsageError(
+            "--record needs --pid: it records steps of a program that already runs.",
+            hint="Name it: --pid PID",
+        )
     if replay is not None:
         _refuse_watching(context)
         with from_elsewhere(replay):
@@ -69,13 +72,13 @@ def _refuse_running_options(context: typer.Context, replay: Path | None) -> None
     """Refuse what is about running a command, or about an earlier observation, beside --pid."""
     if context.find_root().obj:
         raise UsageError(
-            "--pid looks at a program that runs, and a command was given.", hint="Give one of them."
+            "--pid looks at a program that already runs, but a command was given.", hint="Give one of them."
         )
     if replay is not None:
         raise UsageError("--pid and --replay exclude each other.", hint="Give one of them.")
     if foreign := options.given(context, but=("pid", "record", "delays", "json", "fail_on")):
         raise UsageError(
-            f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out."
+            f"{foreign[0]} applies only to a command that is run, and --pid runs none.", hint="Leave it out."
         )
 
 
@@ -87,5 +90,6 @@ def _refuse_watching(context: typer.Context) -> None:
         )
     if foreign := options.given(context, but=("replay", "json", "fail_on")):
         raise UsageError(
-            f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out."
+            f"{foreign[0]} applies only to a command that is run, and --replay runs none.",
+            hint="Leave it out.",
         )

@@ -21,7 +21,9 @@ class Catalogue(msgspec.Struct, frozen=True):
 def knobs(
     id: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="Explain this knob, or list those that speak of a word."),
+        typer.Argument(
+            metavar="ID", help="Explain this knob, or list the knobs whose texts contain this word."
+        ),
     ] = None,
     json: Json = None,
 ) -> None:

@@ -19,7 +19,7 @@ _SCARCE = {
 }
 HINT = (
     "See `ulimit -u` (processes), `ulimit -v` (memory), `ulimit -n` (open files), `free` and `df`; "
-    "--debug shows at what it was."
+    "--debug shows where this happened."
 )
 
 
@@ -44,7 +44,7 @@ def refuse_little_memory() -> None:
         mmap.mmap(-1, _ROOM_BYTES, prot=mmap.PROT_READ).close()
     except (OSError, MemoryError) as error:
         raise CannotRunHere(
-            f"A process may have {limit >> 20} MiB of addresses here, too little for dynotune.",
+            f"A process may have {limit >> 20} MiB of address space here, too little for dynotune.",
             hint=(
                 f"Allow {_ROOM_BYTES >> 20} MiB more, or lift the limit for dynotune alone: ulimit -v "
                 "unlimited."
@@ -56,7 +56,7 @@ def of_the_machine(error: Exception) -> DynotuneError | None:
     match error:
         case FileNotFoundError() if _is_gone():
             return CannotRunHere(
-                "The working directory is gone.", hint="Change into a folder that is there (cd), and repeat."
+                "The working directory is gone.", hint="Change into a folder that exists (cd), and repeat."
             )
         case FileNotFoundError() if str(error.filename).startswith("/proc/"):
             return CannotRunHere(
@@ -70,7 +70,7 @@ def of_the_machine(error: Exception) -> DynotuneError | None:
         case OSError():
             why = _SCARCE.get(error.errno or 0) or error.strerror or str(error)
             why += f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        case BaseExceptionGroup():  # of the library that speaks the agents' protocol
+        case BaseExceptionGroup():  # an error of the library that implements the agents' protocol
             inner = (of_the_machine(each) for each in error.exceptions if isinstance(each, Exception))
             return next((found for found in inner if found is not None), None)
         case MemoryError():

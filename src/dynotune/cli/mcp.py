@@ -22,7 +22,7 @@ def mcp(
     from dynotune import mcp as agents
 
     if dry_run and setup is None:
-        raise UsageError("--dry-run is about a setup, and there is none.", hint="Add --setup claude")
+        raise UsageError("--dry-run needs --setup.", hint="Add --setup claude")
     if setup is not None:
         _set_up(setup, root, allow_run=allow_run, longest_s=longest, dry_run=dry_run)
         return

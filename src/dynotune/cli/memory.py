@@ -44,7 +44,8 @@ def memory(
             raise UsageError(f"{file} and a command were both given.", hint="Give one of them.")
         if foreign := options.given(context, but=OF_A_FILE):
             raise UsageError(
-                f"{foreign[0]} is about running a command, and a file was given.", hint="Leave it out."
+                f"{foreign[0]} applies only to a command that is run, but a file was given.",
+                hint="Leave it out.",
             )
         with from_elsewhere(file):
             answers.show(on_terminal, api.read_snapshot(file, max_bytes=limit_bytes), json)
@@ -52,7 +53,8 @@ def memory(
     batches = batch_settings(values)
     if predict is not None and not batches:
         raise UsageError(
-            "--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16."
+            "--predict needs runs with two batch sizes to predict other batch sizes from.",
+            hint="Add --values arg.batch=8,16.",
         )
     run_options.check_run(context, run, batches[:1])
     from dynotune.diagnose import live_memory
@@ -79,7 +81,7 @@ def batch_settings(text: str | None) -> list[Setting]:
     named = _numbers("--values", rest)
     if len(named) < 2 or not knob.strip().startswith(("arg.", "env.")):
         raise UsageError(
-            f"--values {text} does not name two batches.",
+            f"--values {text} does not name two batch sizes.",
             hint="For example --values arg.batch=8,16 for {batch}.",
         )
     return [knobs.parse(f"{knob.strip()}={value}") for value in named]

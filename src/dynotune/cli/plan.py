@@ -140,8 +140,8 @@ def tensorrt(
     is_model = source is not None and source.suffix == ".onnx"
     if (source is None) is not bool(run.command) or (shapes and not is_model) or (onnx and source):
         raise UsageError(
-            "It takes shapes from one place, a command or a file; --shapes is for a model, --onnx for a "
-            "command.",
+            "Shapes come either from a command or from a file. --shapes needs a model file, --onnx "
+            "needs a command.",
             hint="For example: dynotune plan tensorrt -- python infer.py",
         )
     from dynotune import diagnose, engines, launch

@@ -168,7 +168,7 @@ def _is_met(
     differs += unapplied
     comparison = compare.measure(request)
     if comparison.failed is not None:
-        # The command's own last lines are the answer; there is nothing to judge.
+        # The command failed: its last lines are the answer, and there is nothing to judge.
         compare.show(comparison, json)
     outcome, reason = judge_recipe(found, comparison, is_whole=not unapplied)
     verification = Verification(

@@ -41,7 +41,7 @@ def made(found: Recipe, checked: Checked, run: RunSpec) -> Patch:
             reasons = "the files hold each setting already" if patch.places else "it has no setting to apply"
         raise CannotRunHere(
             f"There is no patch of this recipe: {reasons}.",
-            hint="dynotune run --recipe applies it without a change of any file.",
+            hint="dynotune run --recipe applies the recipe without changing any file.",
         )
     return patch
 
@@ -75,9 +75,10 @@ def request(patch: Patch, run: RunSpec, pairs: int, margin: float, budget: float
 
     if revision.top_level(run.cwd) is None:
         raise UsageError(
-            f"--verify shows the command its patched files as a revision, and {run.cwd} is in no repository "
+            f"--verify runs the command with the patched files as a revision of git, but {run.cwd} "
+            "is in no repository "
             "of git.",
-            hint="git init, git add and git commit make one.",
+            hint="Make a repository with git init, git add and git commit.",
         )
     commit = revision.commit_with(patch.root, patch.edited, "The settings of a recipe, to be measured")
     candidate = [*run.settings, knobs.parse(f"git.ref={commit}")]

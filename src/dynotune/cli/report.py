@@ -30,7 +30,7 @@ def report(
         Path | None,
         typer.Argument(
             metavar="RUN|PATH",
-            help="Default: the last; -2 is the one before.",
+            help="Default: the last one; -2 is the one before it.",
             autocompletion=completion.run_folders,
         ),
     ] = None,
@@ -52,7 +52,8 @@ def report(
         )
     if markdown == STDOUT and json == "-":
         raise UsageError(
-            "--markdown - and --json - both want standard output.", hint="Name a file for one of them."
+            "--markdown - and --json - both want standard output.",
+            hint="Only one of them can have it: name a file for the other.",
         )
     if study:
         with opened(storage, reads_only=True) as store, from_elsewhere(study):
@@ -135,7 +136,7 @@ def _write_others(found: Any, file: Path, sarif: Path | None, speedscope: Path |
     if speedscope is not None:
         if api.noun_of(file) != "observation":
             raise UsageError(
-                f"{file} keeps no lines of threads and loaders.",
+                f"{file} has no records of the lines that threads and loaders ran.",
                 hint="Name the folder of a diagnosed run: dynotune report RUN --speedscope FILE",
             )
         from dynotune.schema import document

@@ -86,9 +86,9 @@ def transparently(
     """
     check_json(json)
     if strict and recipe is None:
-        raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
+        raise UsageError("--strict needs --recipe.", hint="Add --recipe FILE.")
     if exact and recipe is None:
-        raise UsageError("--exact is about a recipe, and there is none.", hint="Add --recipe FILE.")
+        raise UsageError("--exact needs --recipe.", hint="Add --recipe FILE.")
     proved = None
     if recipe is not None:
         from dynotune.schema import recipe as recipes
@@ -97,7 +97,7 @@ def transparently(
     chosen = _settings(settings or [], proved, recipe, exact=exact, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
-            "git.ref shows a revision to a run that is measured; this one is the command itself.",
+            "git.ref sets a revision only for measured runs; dynotune run starts the command itself.",
             hint="Check the revision out, or compare it: dynotune compare git.ref=REVISION -- COMMAND",
         )
     env = run_options.environment()
@@ -126,7 +126,7 @@ def transparently(
             if account:
                 _tell_account(folder, transparent, record, proved, energy_j)
         except (DynotuneError, OSError) as error:
-            # The command's end is its own: what becomes of the record does not change it.
+            # The exit code is the command's own: problems with the record do not change it.
             with contextlib.suppress(OSError):
                 say(f"{error}")
         says_no = ended(exit_)
@@ -215,7 +215,7 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
         try:
             yield folder
         except DynotuneError:
-            if folder is not None:  # what is refused before the command starts leaves nothing
+            if folder is not None:  # a request that is refused before the command starts leaves no run folder
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
@@ -232,7 +232,7 @@ def _let_interrupts_pass() -> None:
     """Leave Ctrl-C to the command from here on; dynotune ends after the command, with the same exit code or
     signal."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        # Not SIG_IGN, which the command would inherit.
+        # Do not use SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
@@ -328,7 +328,7 @@ def _warn(record: Run) -> None:
     missing = {setting.knob for setting in record.settings} - {r.knob for r in record.readback}
     if missing:
         why = (
-            "no Python of the command began a record (python -I, -E or -S?)"
+            "no Python process of the command began a record (was it started with -I, -E or -S?)"
             if not record.processes
             else "torch was not imported"
         )

@@ -83,7 +83,10 @@ def rm(
     folders = [folder for folder in folders if folder not in used]
     if folders and not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise UsageError("Nothing is removed unasked, and nobody can be asked here.", hint="Add --yes.")
+            raise UsageError(
+                "Nothing is removed without a question, and there is no terminal here to ask at.",
+                hint="Add --yes.",
+            )
         size = words.num_bytes(sum(map(launch.size_bytes, folders)))
         print(f"Remove {len(folders)} runs, {size}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -28,7 +28,8 @@ def served(address: str | None, token: str | None, source: Source) -> Iterator[N
 
     server = Server(address, source, token=token)
     try:
-        # A token of dynotune's own is told here and nowhere else; the user knows a token of the user's own.
+        # A token that dynotune made is shown only here. A token that the user gave is not shown, because the
+        # user knows it.
         print(f"dynotune: serving {server.url if token is None else server.place}", file=sys.stderr)
         yield
     finally:

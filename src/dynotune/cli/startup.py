@@ -59,7 +59,7 @@ def scan(
     gpus = named or device_code.gpus_here(run_options.environment())
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
-            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
+            f"--fail-on {fail_on} needs a GPU to judge for: {gpus.reason}.",
             hint="Name one: --compute-capability 9.0",
         )
     places = _places(paths or [], python, context.find_root().obj)
@@ -96,7 +96,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
         found = code_places.of_command(command, places, env, cwd)
         if not isinstance(found, str):
             raise CannotRunHere(
-                f"It cannot be told what {command[0]} loads: {found.reason}.",
+                f"It is not known which libraries {command[0]} loads: {found.reason}.",
                 hint="Name the interpreter with --python, or files and folders.",
             )
     return places
@@ -151,7 +151,7 @@ def time(
     with watcher:
         try:
             if folder is None:
-                # A gate needs an interval, and who gives a budget wants what fits into it.
+                # --fail-on needs an interval, and with a budget, as many blocks as fit are wanted.
                 num = blocks or (GATE_BLOCKS if before is not None else MAX_PAIRS if budget else 0)
                 request = StartRequest(
                     run=run, max_blocks=num, margin=margin, budget_s=budget, against=before
@@ -278,9 +278,7 @@ def unpack(
     if sha256 is None and not trust:
         raise UsageError(
             f"Nothing says that {file} is to be trusted. {reports.DANGER}",
-            hint=(
-                "Give the digest that pack printed with --sha256, or --trust if you made it or know who did."
-            ),
+            hint="Give --sha256 with the digest that pack printed, or --trust if you know who made the pack.",
         )
     most_bytes = option_values.num_bytes(max_size, "--max-size")
     env = run_options.environment()
@@ -334,7 +332,9 @@ def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     if dangerous:
         hint = "Pack them on a processor like this one; or pack there without inductor's C++ kernels."
     elif all(each.severity == "unknown" for each in refused):
-        hint = "Where they are to be used, it can be compared. --force takes them all the same."
+        hint = (
+            "On the machine where they are to be used, this can be compared. --force packs them all the same."
+        )
     else:
         hint = (
             "Fill them here with dynotune startup warm. --force takes them all the same; they are "

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """A document, and the function that renders its report."""
 
-# Reading a smaller one takes no longer than noticing that there was a bar.
+# A smaller file is read too fast for a progress bar to be noticed.
 BAR_FROM_BYTES = 8 << 20
 RECORDING = RUN_PANEL
 OF_FILES = ("compare", "ranks")
@@ -96,11 +96,11 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
         raise UsageError("--compare and --ranks exclude each other.", hint="Give one of them.")
     if command and files_given:
         raise UsageError(
-            "--compare and --ranks are about files, and a command was given.", hint="Leave them out."
+            "--compare and --ranks need trace files, but a command was given.", hint="Leave them out."
         )
     if command is None and (foreign := options.given(context, but=OF_BOTH)):
         raise UsageError(
-            f"{foreign[0]} is about recording a command, and there is none.",
+            f"{foreign[0]} needs a command to record, but none was given.",
             hint=f"dynotune trace {foreign[0]} … -- python train.py",
         )
 

@@ -78,12 +78,10 @@ def tune(
             base_recipe, settings = _base_recipe(recipe, run.settings, exact=exact)
             run = msgspec.structs.replace(run, settings=settings)
         elif run.settings:
-            raise UsageError(
-                "--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try."
-            )
+            raise UsageError("--set needs --recipe.", hint="Add --recipe FILE; or try it: --try.")
         run_options.check_run(context, run, looks_for_script=True)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
-            toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
+            toml_text.quoted(text)  # settings that no recipe can hold are refused before they are measured
         request = studies.TuneRequest(
             run=run,
             margin=margin,
@@ -100,7 +98,7 @@ def tune(
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
-        # Whatever comes of handing it over: what was proved stands.
+        # Errors while the result is handed over do not change what was proved.
         if json is not None:
             answers.write_json(study, json)
     if fail_on is not None and not study.recipe:
@@ -112,7 +110,7 @@ def _shared(context: typer.Context, storage: str | None, name: str, budget_s: fl
     if not storage and not name:
         return {}
     store = context.with_resource(options.opened(storage))
-    # A database that is lost is waited for no longer than the study was to take.
+    # Wait for a lost database no longer than the study was allowed to take.
     store.patience_s = budget_s
     return {"store": store, "name": name}
 

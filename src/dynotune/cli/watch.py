@@ -90,7 +90,7 @@ def watch(
         )
     if typed := options.given(context, but=(*OF_A_PAGE, *OF_A_RUN)):
         raise UsageError(
-            f"{typed[0]} is of a command, and this run has begun.", hint=f"Leave {typed[0]} out."
+            f"{typed[0]} needs a command, and this run has already begun.", hint=f"Leave {typed[0]} out."
         )
     if folder is not None:
         _join(folder, watcher, stays=serve is not None)
@@ -131,7 +131,7 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
 
     if own is None:
         raise CannotRunHere(
-            "A run is watched through its folder, and there is none.", hint="Give --run-dir DIR."
+            "A run is watched through its folder, and this run has none.", hint="Give --run-dir DIR."
         )
     with contextlib.ExitStack() as begun:
         made = watcher(own, begun)
@@ -145,7 +145,7 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
     def ended(exit_: Exit) -> bool:
         made.stop()
         thread.join()
-        # The command's end is its own, whatever becomes of the watching.
+        # The exit code is the command's own, whatever happens to the watching.
         with _said_if_it_fails(), stack:
             made.close(exit_.status)
         return made.failed is not None

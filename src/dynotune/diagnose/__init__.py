@@ -2,7 +2,7 @@
 diagnosis.
 
 `LiveDiagnosis` runs the command: `window` times a plain window, `profiled` records steps, `step_parts`
-rescales the trace to the length of a plain step, `attribute` states what each cause costs of it,
+rescales the trace to the length of an unrecorded step, `attribute` states what each cause costs of it,
 `upper_bounds` times the loader and the computation alone, `forecast` predicts the step time with another
 loader, `fresh_caches` names compile caches that each run begins anew, and `object_growth` counts what steps
 leave behind in a program whose memory grows. `observed` does all this for `dynotune diagnose`. `live_memory`

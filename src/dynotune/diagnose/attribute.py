@@ -1,4 +1,4 @@
-"""Attribute a plain step to parts, and state the most that each cause in the trace can cost of it.
+"""Attribute an unrecorded step to parts, and state the most that each cause in the trace can cost of it.
 
 docs/reference/diagnosis.md defines this. `step_parts` rescales the recorded step to the plain one.
 """
@@ -15,8 +15,8 @@ from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, T
 from dynotune.text import words
 
 NOTED_SHORTER = 0.05
-"""Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on
-it."""
+"""Relative difference between an unrecorded step and the recorded parts from which on the diagnosis has a
+note on it."""
 NOTED_SLOWER = 0.2
 """Relative slowdown of recorded steps from which on there is a note; the host's work is then less certain."""
 
@@ -55,8 +55,8 @@ def attribute(
     Args:
         uses_device: whether the program is known to use a device; if so, a trace without device work is
             useless.
-        slowed: recorded over plain step time, if the trace was already rescaled to the plain step.
-        garbage_s: seconds of a plain step that garbage collection takes.
+        slowed: recorded over unrecorded step time, if the trace was already rescaled to the unrecorded step.
+        garbage_s: seconds of an unrecorded step that garbage collection takes.
         without: for each cause, the seconds that a step of the trace would save without that cause.
 
     Returns:
@@ -125,7 +125,7 @@ def slowest_rank(trace: TraceSummary) -> int | None:
 def _on_device(
     timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float
 ) -> tuple[Parts, Parts]:
-    """Return the parts of the recorded step and of the plain step on one device."""
+    """Return the parts of the recorded step and of the unrecorded step on one device."""
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
@@ -135,7 +135,8 @@ def _on_device(
 
 
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
-    """Return the seconds of a plain step in which the host waited for the loader and the device was idle.
+    """Return the seconds of an unrecorded step in which the host waited for the loader and the device was
+    idle.
 
     While the host waits, the device works off its queue, which takes as long as in the trace. If another
     thread draws from the loader, or the loader was not timed, the wait is taken from the trace alone.
@@ -198,7 +199,7 @@ def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> flo
 def _loss(
     cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float
 ) -> LostTime:
-    """Return the loss to a cause as a share of a plain step, at most 1.
+    """Return the loss to a cause as a share of an unrecorded step, at most 1.
 
     The share scales with the part of the step that the cause belongs to, and does not exceed that part.
     """
@@ -240,16 +241,16 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
         f"{words.duration(timing.longest_step_s)} at most"
     )
     shorter = (
-        f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the "
-        "recorded "
-        "steps are not like the others, or clocks changed. Shares are in proportion."
+        f"An unrecorded step takes {step}, less than the {busy} that the device worked for a recorded step: "
+        "the recorded steps are not like the others, or clocks changed. Shares are in proportion."
     )
     slower = (
-        f"A recorded step took {slowed:.2f} times as long as a plain one: the host's time is scaled back."
+        f"A recorded step took {slowed:.2f} times as long as an unrecorded one: the host's time is scaled "
+        "back accordingly."
     )
     longer = (
-        f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
-        f"now and then ({spread}). What they waited for is not known."
+        f"{unseen} of an unrecorded step are not in the recorded steps: other steps had more to do, or are "
+        f"slow now and then ({spread}). What they waited for is not known."
     )
     found = []
     if slowed > 1 + NOTED_SLOWER:

@@ -20,7 +20,7 @@ def attributed(
     """Return the parts of a step of the slowest rank, or of the first if none is late.
 
     Args:
-        timelines: the timelines that `trace` summarises; each is rescaled to the plain step as a whole.
+        timelines: the timelines that `trace` summarises; each is rescaled to the unrecorded step as a whole.
     """
     if not processes:
         return Unknown("no process of the command made steps")
@@ -56,7 +56,8 @@ def attributed(
 
 
 def _garbage_s(process: ProcessState) -> float:
-    """Return the seconds of a plain step that garbage collection takes; 0 if collections were not counted."""
+    """Return the seconds of an unrecorded step that garbage collection takes; 0 if collections were not
+    counted."""
     found, timing = process.collections, process.timing
     if isinstance(found, Unknown) or isinstance(timing, Unknown):
         return 0.0

@@ -23,7 +23,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         late: work had been launched on the idle device but had not started yet.
         other: the device was idle for an unknown reason.
         garbage: Python collected garbage in steps that were not recorded.
-        unseen: the rest of the plain step, which no recorded part explains.
+        unseen: the rest of the unrecorded step, which no recorded part explains.
     """
 
     compute: float = 0.0
@@ -82,19 +82,19 @@ def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Part
 def plain_parts(
     seen: Parts, step_s: float, wait_s: float, *, most_wait_s: float = 0.0, garbage_s: float = 0.0
 ) -> Parts:
-    """Rescale the recorded step `seen` to a plain step of `step_s` seconds.
+    """Rescale the recorded step `seen` to an unrecorded step of `step_s` seconds.
 
-    Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own
-    time, queued work, the loader, synchronisations, unknown waits, and the host with work that started late.
-    If the plain step is longer than all parts together, some steps outside the recording were slow. Their
-    extra time goes to the loader and to garbage collection, up to what was measured for these, and the rest
-    to `unseen`.
+    Every part keeps its seconds as far as the unrecorded step has room for them, in this order: the device's
+    own time, queued work, the loader, synchronisations, unknown waits, and the host with work that started
+    late. If the unrecorded step is longer than all parts together, some steps outside the recording were
+    slow. Their extra time goes to the loader and to garbage collection, up to what was measured for these,
+    and the rest to `unseen`.
 
     Args:
-        wait_s: seconds of a plain step in which the host waited for the loader and the device was idle.
-        most_wait_s: seconds of a plain step in which the host waited for the loader, with an idle or busy
-            device.
-        garbage_s: seconds of a plain step that garbage collection takes.
+        wait_s: seconds of an unrecorded step in which the host waited for the loader and the device was idle.
+        most_wait_s: seconds of an unrecorded step in which the host waited for the loader, with an idle or
+            busy device.
+        garbage_s: seconds of an unrecorded step that garbage collection takes.
     """
     fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
     left_s = max(0.0, step_s - seen.busy * fits)

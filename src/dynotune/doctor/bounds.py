@@ -1,4 +1,4 @@
-"""Bound the saving of a change as a share of a plain step, for rules on kernels, precision and code."""
+"""Bound the saving of a change as a share of an unrecorded step, for rules on kernels, precision and code."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ _LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
 
 
 def faster_device_saving(view: ObservationView) -> float:
-    """Return what an infinitely fast device would save of a plain step.
+    """Return what an infinitely fast device would save of an unrecorded step.
 
     If the device hardly waits for host or loader, this is all of its work, because the speed of the host does
     not show behind a busy device. Otherwise the timeline is replayed without the device's work. Without a
@@ -41,7 +41,8 @@ def faster_device_saving(view: ObservationView) -> float:
 
 
 def faster_host_saving(view: ObservationView) -> float:
-    """Return what an infinitely fast host would save of a plain step; 1 if there is no timeline to replay."""
+    """Return what an infinitely fast host would save of an unrecorded step; 1 if there is no timeline to
+    replay."""
     return view.attribution.counterfactual_savings.get("host", 1.0)
 
 
@@ -51,7 +52,7 @@ def saving(view: ObservationView, share: float) -> float:
 
 
 def idle_in_doubt(view: ObservationView) -> float:
-    """Return the share of a plain step that counts as idle but may be work, as the device's clock was
+    """Return the share of an unrecorded step that counts as idle but may be work, as the device's clock was
     lowered.
 
     A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a
@@ -72,7 +73,7 @@ def idle_in_doubt(view: ObservationView) -> float:
 
 
 def bound_of_compiling(view: ObservationView) -> float:
-    """Return the most that compiling the model saves of a plain step.
+    """Return the most that compiling the model saves of an unrecorded step.
 
     It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing
     saves. Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace
@@ -127,18 +128,18 @@ def _of_mean_rank(rows: list[Operator], ranks: int) -> Operator:
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return the share of a plain step without a device that these operators take themselves, without their
-    callees."""
+    """Return the share of an unrecorded step without a device that these operators take themselves, without
+    their callees."""
     all_s = sum(row.self_s for row in operators(view, lambda name: True))
     own_s = sum(row.self_s for row in operators(view, matches))
     return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
 def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
-    """Return the host's own time in these operators as a share of a plain step, at most the device's wait for
-    the host.
+    """Return the host's own time in these operators as a share of an unrecorded step, at most the device's
+    wait for the host.
 
-    Recording slows the host, so the recorded time is an upper bound for a plain step.
+    Recording slows the host, so the recorded time is an upper bound for an unrecorded step.
     """
     num_steps, step_s = view.trace.num_steps, view.timing.step_s
     if not num_steps or not step_s:
@@ -148,11 +149,11 @@ def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
 
 
 def waits_for_host(view: ObservationView) -> float:
-    """Return the device's wait for the host as a share of a plain step; without a device, Python between
-    operators.
+    """Return the device's wait for the host as a share of an unrecorded step; without a device, Python
+    between operators.
 
-    Python counts at most as long as recorded: recording slows Python, so extra time in a plain step came from
-    other programs on the machine.
+    Python counts at most as long as recorded: recording slows Python, so extra time in an unrecorded step
+    came from other programs on the machine.
     """
     attribution = view.attribution
     share = attribution.shares.host
@@ -167,8 +168,8 @@ def waits_for_host(view: ObservationView) -> float:
 
 
 def after_waits(view: ObservationView) -> float:
-    """Return the share of a plain step in which the device waits for host work that follows a wait of the
-    host.
+    """Return the share of an unrecorded step in which the device waits for host work that follows a wait of
+    the host.
 
     The host waited for the device or for a batch. Without that wait it would do this work while the device is
     busy.
@@ -178,8 +179,8 @@ def after_waits(view: ObservationView) -> float:
 
 
 def behind_pageable_copies(view: ObservationView) -> float:
-    """Return the share of a plain step that waits for pageable copies cost beyond the idle time right after
-    them.
+    """Return the share of an unrecorded step that waits for pageable copies cost beyond the idle time right
+    after them.
 
     0 unless all copies to the device read pageable memory. Small copies also delay the queueing of later
     work. The cost is at most the device's wait for the host, without the part due to tensors that are made on
@@ -207,8 +208,8 @@ def is_pinned(view: ObservationView) -> bool:
 
 
 def delay_of_device(view: ObservationView, cause: str) -> float:
-    """Return the share of a plain step that this cause costs beyond the idle time in which the cause was
-    seen.
+    """Return the share of an unrecorded step that this cause costs beyond the idle time in which the cause
+    was seen.
 
     0 if the cause did not delay the device: no finding then has such a cost, and the time stays in its old
     share. A wait for a copy of page-locked memory also delays the device later, because its queue is empty

@@ -82,11 +82,12 @@ class Rule:
         sees, costs, wrong_when, example: prose for readers: what the rule looks at, what the finding costs,
             when it is wrong, and what shows it.
         offers: default candidates of a finding; a knob without a value if the finding computes the value.
-        explains: ids of more general findings whose cause this rule names, and kinds of time that its cause
-            takes.
-        umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this
-            finding.
-        delayed: as in `FindingTexts`; None for the parts of the family. whole_part: as there.
+        explains: ids of more general findings whose cause this rule names. A kind of time in place of an id
+            stands for all findings that only sum up such time (`umbrella`).
+        umbrella: kinds of time of which this rule's finding is only the sum. A finding that explains such a
+            kind also explains this finding.
+        delayed: parts of a step whose delay tests the finding; None for those of the family. whole_part,
+            own_option: see `FindingTexts`.
         kind, remedy, commands: defaults for findings that name none of their own.
         needs_root: whether commands of the rule's findings need the rights of an administrator.
         sysctls: settings of the kernel, by name, that are set by the first of the commands.

@@ -198,8 +198,8 @@ def of_forward(view: ObservationView) -> list[Seen]:
 
 
 def updating(view: ObservationView) -> float | None:
-    """Return the share of plain steps in which their thread was seen in torch's optimizers; None if it never
-    was."""
+    """Return the share of unrecorded steps in which their thread was seen in torch's optimizers; None if it
+    never was."""
     thread = or_else(lambda: steps_thread(view), None)
     if thread is None:
         return None

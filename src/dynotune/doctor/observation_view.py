@@ -227,8 +227,8 @@ class ObservationView:
         return self.trace.kernels[0]
 
     def kernel_share(self, *classes: str) -> float:
-        """Return the time of these classes' kernels as a share of a plain step, at most the device's busy
-        time."""
+        """Return the time of these classes' kernels as a share of an unrecorded step, at most the device's
+        busy time."""
         attribution = self.attribution
         shares = sum(row.share for row in self.kernels.classes if row.name in classes)
         return min(shares, 1.0) * attribution.shares.device
@@ -238,7 +238,7 @@ class ObservationView:
         return required(self.observation.attribution, "where a step goes")
 
     def losses(self, *ids: str) -> list[LostTime]:
-        """Return the losses with these ids as shares of a plain step, largest first."""
+        """Return the losses with these ids as shares of an unrecorded step, largest first."""
         return sorted(
             (loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share
         )

@@ -18,7 +18,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 _OF_IDLE_TIME: tuple[Family, ...] = ("host", "sync")
-"""Families whose findings cost a part of a plain step that the recorded device work does not explain."""
+"""Families whose findings cost a part of an unrecorded step that the recorded device work does not
+explain."""
 _OF_MACHINE: tuple[Family, ...] = ("machine_gpu", "machine_host", "machine_memory")
 """Families whose findings are conditions of the machine, which follow the program's own findings."""
 _RULES = {rule.id: rule for rule in RULES}

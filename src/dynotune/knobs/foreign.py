@@ -26,14 +26,15 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 
 
 class _Tunes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Variables without an entry in the catalogue that only tune, and a pattern for the accepted values."""
+    """Environment variables that are not in the catalogue and only tune the program, and a pattern for their
+    accepted values."""
 
     values: str
     names: tuple[str, ...]
 
 
 class _Debugging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Variables that may only be unset."""
+    """Environment variables that a recipe from elsewhere may unset, but not set."""
 
     names: tuple[str, ...]
 

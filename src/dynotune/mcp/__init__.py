@@ -36,4 +36,4 @@ def serve(root: Path, *, allow_run: bool, longest_s: float) -> None:
     try:
         server(root, allow_run=allow_run, longest_s=longest_s).run("stdio")
     except* BrokenPipeError:
-        pass  # the agent's host is gone: nobody reads on
+        pass  # the program that runs the coding agent has ended, so nobody reads further answers

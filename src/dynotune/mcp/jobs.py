@@ -211,7 +211,7 @@ def start(
     try:
         job = Job(new_run_folder(base()))
         written = [] if subcommand[0] in WITHOUT_REPORT else ["--json", str(job.folder / "answer.json")]
-        # -P: what lies in the folder is no module of ours.
+        # -P: do not import the folder's files as modules.
         ours = [sys.executable, "-P", "-m", "dynotune", *subcommand, *written]
         process = _started([*ours, *(["--", *command] if command else [])], job.folder, folder)
         note = Note(

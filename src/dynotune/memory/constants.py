@@ -66,7 +66,7 @@ def gpu(text: str) -> PretendedGpu:
         name, row = text.strip(), Gpu(gib=float(size[1]) * _UNITS[size[2]] / 2**30)
     else:
         raise UsageError(
-            f"--gpu {text} is no GPU that dynotune knows, and no size.",
+            f"--gpu {text} is neither a GPU that dynotune knows nor a size.",
             hint=f"Give its memory: --gpu 24GiB. Known: {', '.join(_table().gpu)}.",
         )
     major, minor = map(int, row.capability.split("."))

@@ -318,7 +318,7 @@ def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = Tru
 
 def _judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     if comparison.verdict in ("undecided", None):
-        return "undecided", f"Whether it is better was not decided. {comparison.reason}".rstrip()
+        return "undecided", f"Whether the recipe is better was not decided. {comparison.reason}".rstrip()
     if comparison.verdict != "faster" or comparison.speedup is None or comparison.ci is None:
         return "not-met", f"It is not better than the command as it is: {words.answered(comparison)[0]}."
     head = recipe.recipe

@@ -60,7 +60,7 @@ def layout(account: RunAccount) -> Report:
             *_saved(account),
             *wary(map(prose, account.notes), "note"),
         ],
-        footer="account.json in the run folder has all that is shown here; dynotune report shows it again.",
+        footer="account.json in the run folder has everything shown here; dynotune report shows it again.",
     )
 
 

@@ -112,10 +112,12 @@ def _notes(bisection: Bisection) -> Iterator[Piece]:
             name = _short(bisection.points[step.candidate])
             yield Note(f"{name}: {step.reason}", label="skipped")
     if bisection.not_switched:
-        yield Note(f"Differences that cannot be made here: {'; '.join(bisection.not_switched)}")
+        yield Note(
+            f"Differences that cannot be reproduced on this machine: {'; '.join(bisection.not_switched)}"
+        )
     if bisection.ending in ("found", "unsure", "range"):
         yield Note(
-            f"A point is bad where it runs below {words.times(bisection.against, digits=3)} of the good "
+            f"A point is bad if it runs below {words.times(bisection.against, digits=3)} of the good "
             f"end's speed, half of the difference. At most {bisection.error:.0%} of such searches end at a "
             "wrong step, if one step made the difference.",
             tone="dim",
@@ -126,7 +128,7 @@ def _use(bisection: Bisection) -> list[CommandLine]:
     if not bisection.next_command:
         return []
     more = ["dynotune", "bisect", *bisection.next_command, "--", *words.shell(bisection.run.command)]
-    return [CommandLine("It is a merge: search in what it brought in", more)]
+    return [CommandLine("This commit is a merge. Search in the commits that it brought in", more)]
 
 
 def _name(point: BisectionPoint) -> str:

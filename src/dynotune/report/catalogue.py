@@ -81,7 +81,7 @@ def _in_process(knob: Knob) -> str:
     if knob.not_switched:
         return f"not compared within one run: {knob.not_switched}"
     if knob.when in ("process", "before_cuda"):
-        return "not compared within one run: it is read once"
+        return "not compared within one run: the program reads it only once"
     return "can be compared within one run of the command"
 
 

@@ -77,7 +77,7 @@ def layout(comparison: Comparison) -> Report:
     compared = [_compared(comparison)]
     failed = [_failure(comparison, comparison.failed)] if comparison.failed is not None else []
     has_arms = comparison.pairs or (comparison.failed is None and comparison.verdict != "same")
-    # Until the end, and where it was stopped, only the pairs are known.
+    # Before the end, or after an interruption, only the pairs are known.
     has_figures = comparison.verdict is not None or comparison.baseline != ArmSummary()
     return Report(
         kicker=kicker("dynotune compare", comparison.run.objective),
@@ -294,7 +294,7 @@ def _arms(comparison: Comparison) -> Section:
     ]
     num_brief = len(rows) + NUM_OTHERS_ON_SCREEN
     for figure in others(comparison.baseline, comparison.candidate):
-        # Within one run both arms have the same start.
+        # Within one run both arms share one start, so there are no start times to compare.
         if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
             rows.append([(Span(text, "dim")) for text in (figure.label, *figure.texts, "")])
     header = [Column("", "text"), Column("baseline"), Column("candidate"), Column("" if is_proved else ratio)]
@@ -412,7 +412,7 @@ def _measured(comparison: Comparison) -> list[str]:
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
         waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
-        beside = f", of the far faster candidate up to {more}" if more is not None else ""
+        beside = f" (up to {more} for the far faster candidate)" if more is not None else ""
         lines.append(
             f"Each run timed {'at most ' if waits else ''}{run.window_steps} steps as a whole{beside}, "
             f"after {run.warmup_steps} steps of warm-up."

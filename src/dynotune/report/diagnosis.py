@@ -45,7 +45,7 @@ REFUTED = "Refuted by delays"
 WHY_REFUTED = (
     "a delay of the part that the finding blames did not make a step longer, so its cure saves nothing now"
 )
-NONE = "none: no rule found anything that costs a hundredth of a step"
+NONE = "none: no rule found anything that costs a hundredth of a step or more"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
 NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
 """Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than
@@ -74,7 +74,7 @@ def layout(diagnosis: Diagnosis) -> Report:
             _repeat(diagnosis),
             machine.section(diagnosis.facts),
         ],
-        footer="dynotune diagnose --json FILE writes all that is shown here.",
+        footer="dynotune diagnose --json FILE writes everything shown here.",
     )
 
 
@@ -331,18 +331,25 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     loader_s, step_s, both_s = by_part["loader"], by_part["step"], by_part["both"]
     gain = 1 - step_s / both_s
     if gain < LEAST_SHARE:
-        return "Without its loader a step takes as long: no setting of the loader can gain anything."
+        return "A step takes as long without the loader: no setting of the loader can gain anything."
     most = f"No change of the loader can gain more than {words.share(gain)} of a step."
     if (more_s := both_s - loader_s - step_s) >= NOTED_SLOWER * both_s:
-        most = f"Taking turns slows them: a step takes {words.duration(more_s)} more than both alone. {most}"
+        most = (
+            "The loader and the steps slow each other by taking turns: a step takes "
+            f"{words.duration(more_s)} more than both alone. {most}"
+        )
     if loader_s <= step_s:
         return (
-            f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
+            f"{most} The loader makes batches faster than the steps use them: if it worked beside the "
+            "steps, it would cost nothing."
         )
     saved = 1 - max(loader_s, step_s) / both_s
     if saved < LEAST_SHARE:
-        return f"{most} It sets the pace: it has to give batches faster."
-    return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
+        return f"{most} The loader sets the pace: it has to make batches faster."
+    return (
+        f"{most} If the loader worked beside the steps as fast as it does alone, this would gain "
+        f"{words.share(saved)}."
+    )
 
 
 def forecasts(found: Sequence[Forecast] | Unknown) -> list[Piece]:

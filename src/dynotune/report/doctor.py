@@ -36,10 +36,14 @@ MOST_ON_A_SCREEN = 12
 LONGEST_VALUE = 60
 NOTHING = "Nothing here costs speed, as far as a machine alone can tell."
 ONLY_ADVICE = (
-    "No finding, as far as a machine alone can tell; what is set and does not do what people say is above."
+    "No finding, as far as the machine alone shows. Settings that do not do what people say of them "
+    "are listed above."
 )
-MORE = "--verbose adds what was seen, why it costs, and what no rule could judge."
-NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one: dynotune explain ID."
+MORE = "--verbose adds the evidence, why each finding costs time, and what no rule could judge."
+NEXT = (
+    "dynotune diagnose -- COMMAND shows what a program loses to these findings. dynotune explain ID "
+    "explains one."
+)
 AGAINST = "Against the other machine"
 
 
@@ -163,7 +167,7 @@ def _differences(differences: Sequence[Difference] | None) -> list[Piece]:
     rows: list[list[Cell]] = []
     before = None
     for one in both:
-        why = one.matters or "no reason is known here why it could matter"
+        why = one.matters or "dynotune knows no reason why this could matter"
         fact = words.plain(one.fact, longest=LONGEST_VALUE)
         rows.append(
             [fact, _value(one.fact, one.here), _value(one.fact, one.there), "" if why == before else why]

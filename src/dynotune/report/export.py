@@ -14,7 +14,7 @@ from dynotune.text import words
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHM = "/dev/shm"
-# What only such a rule would have found is named where it could not judge.
+# Findings that only such a rule could make are named if the rule could not judge.
 _SYSCTL_RULES = ("numa-balancing", "zone-reclaim")
 
 
@@ -77,10 +77,10 @@ def docker(parts: Parts) -> str:
     lines += _nothing(parts)
     notes = _set_by_program(parts)
     if parts.removed:
-        notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
+        notes += ["", "A Dockerfile cannot unset a variable. The command can:"]
         notes.append(f"CMD {json.dumps(_without(parts.removed, parts))}")
     if parts.shm_size:
-        notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
+        notes += ["", f"Loader workers pass their batches on in {SHM}, of which a container has 64 MiB:"]
         notes += [f"docker run --shm-size={parts.shm_size.removesuffix('i').lower()} …  ({parts.shm_why})"]
     notes += [*bad, *_by_hand(parts)]
     run = [*_run(parts, "/recipe.toml"), *_command(parts)]
@@ -100,14 +100,14 @@ def kubernetes(parts: Parts) -> str:
     else:
         lines += container(good)
         if parts.removed:
-            lines += commented(["A pod cannot take a variable of its image away; the command can."])
+            lines += commented(["A pod cannot unset a variable of its image; the command can."])
             lines += ["      command:"]
             lines += [f"        - {kubernetes_quoted(word)}" for word in _without(parts.removed, parts)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
             lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
             lines += [f"        sizeLimit: {quoted(parts.shm_size)}  # {parts.shm_why}"]
-            lines += commented(["What lies in it counts against the container's limit of memory."])
+            lines += commented(["Its contents count against the container's memory limit."])
     notes = [*_set_by_program(parts), *bad, *_by_hand(parts), *_all_at_once(parts)]
     return _text([*lines, *_notes(notes)])
 
@@ -149,7 +149,10 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
         f"Not judged: {each.id}: {each.reason}" for each in unknown if each.id in _SYSCTL_RULES
     )
     if others:
-        lines += ["", *commented(["Found too, and no sysctl. For an administrator to judge:", *others])]
+        lines += [
+            "",
+            *commented(["These findings are not about sysctls. For an administrator to judge:", *others]),
+        ]
     return _text(lines)
 
 
@@ -187,7 +190,7 @@ def _set_by_program(parts: Parts) -> list[str]:
         return []
     return [
         "",
-        "A program that sets such a variable itself has the last word; under dynotune run it has not.",
+        "If the program sets such a variable itself, its value holds; under dynotune run, the recipe's does.",
     ]
 
 
@@ -215,13 +218,16 @@ def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str
     """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
-    # Whatever else does not print could end the line, or act on a terminal.
+    # Other characters that cannot be printed could end the line, or control a terminal.
     strange = [
         name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)
     ]
     notes = {
-        f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can.": bad,
-        f"Left out, since its value does not print: {', '.join(strange)}. dynotune run can set it.": strange,
+        f"Left out, as a shell cannot use this name: {', '.join(map(repr, bad))}. dynotune run can.": bad,
+        (
+            "Left out, because its value has characters that cannot be printed: "
+            f"{', '.join(strange)}. dynotune run can set it."
+        ): strange,
     }
     good = {name: value for name, value in good.items() if name not in strange}
     return good, ["", *(note for note, names in notes.items() if names)] if bad or strange else []

@@ -23,12 +23,13 @@ from dynotune.text import largest_words, words
 _SOURCES = {
     "marks": "",
     "threads": (
-        "A stream is a thread that calls the model, and its latency is that of the calls. What a frame waits "
-        "for before is not in it; dynotune.frame_done(stream, since_s) tells that too."
+        "A stream is a thread that calls the model, and its latency is that of its calls, without the "
+        "time that a frame waits before its call. dynotune.frame_done(stream, since_s) adds this time."
     ),
     "samples": (
-        "Streams were not told apart, because their frames share calls of the model: the rate is that of all "
-        "samples, shared. dynotune.frame_done(stream, since_s) tells the rate and latency of each stream."
+        "Streams were not told apart, because their frames share calls of the model: the rate is that "
+        "of all samples, divided by the number of streams. dynotune.frame_done(stream, since_s) gives "
+        "the rate and latency of each stream."
     ),
 }
 """What to know of streams that were told apart in this way."""
@@ -112,7 +113,7 @@ def _verdict(plan: LargestValue) -> str:
             return f"{proved} {plan.refuted}, {step}, is refuted: {_why(plan)}."
         case "ceiling":
             held = f"{name} = {largest} holds in {runs} runs, and is the largest that was to be tried."
-            return f"{held} The limit is not known: --most raises what is tried."
+            return f"{held} The largest value that holds is not known: raise --most to try larger values."
         case "none":
             return f"Not even {name} = {plan.least} holds: {_why(plan)}."
         case "open":

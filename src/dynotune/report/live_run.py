@@ -178,7 +178,7 @@ def _use(view: View) -> list[CommandLine]:
         return [CommandLine("What its threads do now", ["dynotune", "diagnose", "--pid", pid])]
     command = words.shell(view.command)
     if len(command) < 2 or not view.num_steps:
-        return []  # the folder's name alone, or nothing to ask about
+        return []  # only the folder's name is known, or no step was made yet
     if view.cause == "input":
         what = "Which settings of the loader help, proved on this command"
         return [CommandLine(what, ["dynotune", "tune", "--", *command])]

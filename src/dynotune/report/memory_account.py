@@ -107,7 +107,7 @@ def _use(account: MemoryAccount) -> list[CommandLine]:
         option,
         "{batch}",
     ]
-    what = "What fits: run two batches, with the program's own option for the batch in place of --batch-size"
+    what = "To see what fits, run two batch sizes, with the program's own option in place of --batch-size"
     return [CommandLine(what, line)]
 
 

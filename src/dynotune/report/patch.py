@@ -42,7 +42,7 @@ def patch_heading(
         f"Apply:  git apply {shown}",
         f"Undo:   git apply -R {shown}",
         f"Prove:  dynotune compare --baseline git.ref=HEAD -- {words.command(command) or 'COMMAND'}",
-        "        once it is applied, where HEAD holds the files without it",
+        "        after the patch was applied, in a repository whose HEAD has the files without it",
     ]
     for setting, written in places.items():
         lines += ["", f"{words.plain(setting)}:", *(f"    {words.plain(place)}" for place in written)]

@@ -11,7 +11,7 @@ from dynotune.text import words
 LONGEST_PATH = 48
 LONGEST_NAME = 200
 _FUNCTION = re.compile(r"(.*?)(?:\((\d+)\)|(?<=\.py)): (.*)", flags=re.DOTALL)
-# From the beginning of a word, else a word of n letters is read n times.
+# Match only at the beginning of a word: otherwise a word of n letters is read n times.
 _IN_PROSE = re.compile(r"(?<![^\s(])[^\s(]+\.py(\(\d+\))?: ")
 
 

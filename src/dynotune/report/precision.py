@@ -16,7 +16,7 @@ def layout(found: Precision) -> Report:
     against = (
         f"errors against {known[0].reference}, 95%"
         if known
-        else "errors unknown: no run in float64 could be had"
+        else "errors unknown: no run in float64 succeeded"
     )
     has_memory = found.peak_bytes is not None or any(arm.peak_bytes is not None for arm in found.arms)
     names = ("precision", "speed (95%)", "error (95%)")
@@ -129,7 +129,7 @@ def boundary_in_words(found: Precision) -> str:
         return f"{arm.name} may be faster{were}: more pairs decide it."
     is_proved = best.metric is not None or (best.results is not None and best.results.no_worse)
     return f"Worth it here: {words.settings(best.settings, separator=' ')}." + (
-        "" if is_proved else " Whether your task stands its errors, --metric says."
+        "" if is_proved else " --metric shows whether your task tolerates its errors."
     )
 
 

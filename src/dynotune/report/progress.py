@@ -42,8 +42,8 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
-        # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
-        # What is redrawn in place, a screen reader reads again and again.
+        # FORCE_COLOR, as set for logs and notebooks, does not make lines redrawable. A screen reader reads
+        # lines that are redrawn in place again and again.
         is_drawn_over = console.is_terminal and (not console.stderr or console.file.isatty())
         self._is_log = loudness.is_plain() or not is_drawn_over
         self.what = ""

@@ -14,7 +14,7 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 HOW = {
-    "ablation": ("ablated", "with it against without it, beside the settings tried with it"),
+    "ablation": ("ablated", "with the setting against without it, each time with the other settings tried"),
     "confirmation": ("confirmed", "all settings together against none"),
 }
 RULE = (
@@ -44,7 +44,7 @@ def recipe_report(
     if facts:
         parts += [Text("Proved on", style="bold"), fields(facts)]
     else:
-        parts.append(Text("It does not say on what machine it was proved.", style="yellow"))
+        parts.append(Text("The recipe does not say on which machine it was proved.", style="yellow"))
     parts += [Text.assemble(("refused: ", "red"), words.plain(why)) for why in problems.values()]
     return Group(*parts)
 

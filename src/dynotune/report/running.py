@@ -82,7 +82,7 @@ def _ranks(ranks: Sequence[RankView]) -> Section:
 def _evidence(diagnosis: RunningDiagnosis) -> Section:
     lines = list(diagnosis.ranks[0].evidence)
     lines += [
-        f"pressure: some process waits for {name} {words.share(share)} of the time"
+        f"pressure: at least one process waits for {name} {words.share(share)} of the time"
         for name, share in diagnosis.pressure.items()
         if share >= LEAST_PRESSURE
     ]
@@ -108,7 +108,7 @@ def _lines(stacks: Stacks | Unknown) -> list[Piece]:
         for line in stacks.lines
     ]
     header = [Column("looks", "number"), Column("thread", "whole"), Column("line")]
-    aside = f"{stacks.num} looks, the program was not stopped"
+    aside = f"{stacks.num} looks; the program was not stopped"
     return [Section("Lines that run", [Table("", header, rows)], aside=aside)]
 
 

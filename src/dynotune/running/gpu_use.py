@@ -26,7 +26,7 @@ class GpuUse:
         self._thread: threading.Thread | None = None
         if not with_cuda:
             return
-        # Ranks may see different GPUs: each of its own.
+        # Ranks may see different GPUs, so ask for each rank with its own environment.
         seen = [probe.nvml.visible_gpus(_variables(process.environment)) for process in with_cuda]
         unknown = next((one for one in seen if isinstance(one, Unknown)), None)
         indices = sorted({index for one in seen if not isinstance(one, Unknown) for index in one})

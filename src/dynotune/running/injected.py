@@ -161,7 +161,7 @@ def unfit(process: ProcessFiles) -> str:
     if process.variable(DISABLED) or _has_option(process.arguments):
         return "remote debugging is switched off in the program (PYTHON_DISABLE_REMOTE_DEBUG)"
     if process.variable("DYNOTUNE_RUN"):
-        return "the program runs under a dynotune already"
+        return "another dynotune already watches the program"
     if process.executable.endswith(" (deleted)"):
         return "its interpreter was replaced or removed after its start"
     if not _INTERPRETER.fullmatch(process.executable.rpartition("/")[2]):
@@ -218,7 +218,10 @@ def place_of(process: ProcessFiles, proc: Path = PROC) -> Place | Unknown:
         return Place("", (mine, our_mounts), (), process.pid)
     enter = shutil.which("nsenter")
     if enter is None:
-        return Unknown("it runs in a container, which nsenter (util-linux) would enter")
+        return Unknown(
+            "it runs in a container, and nsenter (util-linux), which could enter the container, is not "
+            "installed"
+        )
     words_ = [enter, "--target", str(process.pid), "--root"]
     words_ += [] if mounts == our_mounts else ["--mount"]
     same_pids = process_files.link(folder / "ns" / "pid") == process_files.link(ours / "ns" / "pid")
@@ -369,7 +372,7 @@ def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
         )
     if kind == "PermissionError":
         return CannotRunHere(
-            f"Process {pid} may not be traced, which loading the agent needs: {message}.",
+            f"Process {pid} may not be traced by this user, which loading the agent needs: {message}.",
             hint="Run dynotune as root, with CAP_SYS_PTRACE, or with kernel.yama.ptrace_scope 0.",
         )
     if kind == "ProcessLookupError" or process_files.read(pid) is None or "in the remote process" in message:
@@ -378,7 +381,7 @@ def _refused(answer: dict[str, Any], process: ProcessFiles) -> CannotRunHere:
         )
     return CannotRunHere(
         f"The agent could not be loaded into process {pid}: {message or kind}.",
-        hint="Leave --record out: dynotune then looks from outside alone.",
+        hint="Leave --record out: dynotune then only looks from outside.",
     )
 
 

@@ -38,8 +38,11 @@ step."""
 _RUN_FOLDER = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 _WHY = {
     "free-threaded": "The program's Python is free-threaded, on which the agent was not tried.",
-    "no torch": "The program has not imported torch in the process that was joined.",
-    "agent": "Another dynotune's agent is still in the program; it leaves when its dynotune has ended.",
+    "no torch": "The process into which the agent was loaded has not imported torch.",
+    "agent": (
+        "The agent of another dynotune is still in the program. The agent leaves when that dynotune "
+        "has ended."
+    ),
 }
 
 
@@ -135,7 +138,8 @@ class JoinedProgram:
 
     @property
     def stay(self) -> list[str]:
-        """Return the covers that could not be taken out, as the program has covered them since."""
+        """Return the agent's wrappers that could not be removed, because the program has wrapped them in its
+        own since."""
         left = [record.last(AgentLeft) for record in self._records.update()]
         return sorted({name for event in left if event is not None for name in event.stay})
 
@@ -208,7 +212,10 @@ class JoinedProgram:
             if gone:
                 raise CannotRunHere(
                     f"Process {gone[0]} ended while the agent was loaded.",
-                    hint="It has to run for half a minute longer; or start it by dynotune diagnose.",
+                    hint=(
+                        "The program has to run for half a minute longer. Or start it with dynotune "
+                        "diagnose -- COMMAND."
+                    ),
                 )
             if time.monotonic() > until_s:
                 raise self._stuck(min(wanted - joined))
@@ -217,7 +224,7 @@ class JoinedProgram:
     def _stuck(self, pid: int) -> CannotRunHere:
         return CannotRunHere(
             f"The main thread of process {pid} executed no Python for {injected.BEGIN_S:.0f} s, so the agent "
-            "could not be loaded. What was asked of it has been taken back.",
+            "could not be loaded. The request was taken back.",
             hint="It may be in one long call, such as a compilation or a wait for other ranks. Try later.",
         )
 

@@ -73,7 +73,10 @@ def _diagnosis_in(
         for folder in folders:
             joined_program.remove(folder)
         joined_program.clear(shared)
-    notes = [f"{name} was replaced by the program meanwhile, so it stays." for name in joined[0].stay]
+    notes = [
+        f"The program replaced {name} meanwhile, so dynotune's wrapper of it stays, and does nothing."
+        for name in joined[0].stay
+    ]
     observation = msgspec.structs.replace(
         observation, command=redaction.words(target.command), notes=[*observation.notes, *notes]
     )

@@ -34,7 +34,10 @@ def watched_program(pid: int, running: Callable[[str], None]) -> Iterator[Joined
     if reason or isinstance(place, Unknown):
         raise CannotRunHere(
             f"The steps of process {first.pid} cannot be watched: {reason}.",
-            hint=f"Watching needs rung 2. Look from outside instead: dynotune diagnose --pid {pid}",
+            hint=(
+                "Watching steps needs the agent in the program (rung 2). Look from outside instead: "
+                f"dynotune diagnose --pid {pid}"
+            ),
         )
     with contextlib.ExitStack() as stack:
         for rank in target.ranks:

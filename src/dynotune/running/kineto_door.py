@@ -92,8 +92,8 @@ def door_of(process: ProcessFiles, facts: Facts, proc: Path = PROC) -> Door | Un
             return Unknown("the program runs in a container; run dynotune in that container")
     if process.has_cuda and process.variable(TEARDOWN) != "1":
         return Unknown(
-            f"the program has to be started with {TEARDOWN}=1 as well, or each launch is slower after a "
-            "recording"
+            f"the program has to be started with {TEARDOWN}=1 as well: without it, each launch is "
+            "slower after a recording"
         )
     is_new = _at_least(facts, "torch.version", _OLDEST_TORCH) and _at_least(facts, "torch.cuda", _OLDEST_CUDA)
     if process.has_cuda and not is_new:
@@ -118,8 +118,11 @@ def recording(
         listener = _listener(door.address)
     except OSError as error:
         raise CannotRunHere(
-            f"Cannot answer where the program asks for orders: {error.strerror or error}.",
-            hint="If dynolog answers there, ask it: dyno gputrace. Else stop what holds the socket.",
+            f"Cannot open the socket at which the program asks whether to record: {error.strerror or error}.",
+            hint=(
+                "If dynolog owns that socket, record with dyno gputrace. Otherwise stop the program "
+                "that holds the socket."
+            ),
         ) from error
     with contextlib.ExitStack() as stack:
         stack.callback(_close, listener, door.address)
@@ -131,10 +134,10 @@ def recording(
         except OSError as error:
             raise CannotRunHere(
                 f"Cannot make a folder for the trace below {door.folder}: {error.strerror}.",
-                hint=f"The program writes traces below {TRACE_FOLDER} alone, or below /tmp.",
+                hint=f"The program writes traces only below {TRACE_FOLDER} or below /tmp.",
             ) from error
         session = _Session(listener, processes, folder)
-        running("waiting until the program asks for orders, which it does every 5 s")
+        running("waiting until the program asks whether to record, which it does every 5 s")
         session.serve(time.monotonic() + limit_s, running)
         yield session.traces()
 
@@ -223,11 +226,12 @@ class _Session:
     def _late(self) -> str:
         if len(self._ordered) < len(self._processes):
             return (
-                "The program did not ask for orders. Its torch may lack this, or another daemon answers it."
+                "The program did not ask whether to record. Its torch may not support this, or "
+                "another daemon may answer the program."
             )
         return (
-            "The program took the order, but wrote no trace. Its main thread may not have come to its "
-            "next step."
+            "The program accepted the request to record, but wrote no trace. Its main thread may not "
+            "have reached its next step."
         )
 
 

@@ -74,7 +74,9 @@ def judge(activity: Activity, device_busy: float | None) -> Judged:
             unknown.
     """
     if len(activity.looks) < FEWEST_LOOKS:
-        return Judged("unknown", "It was seen for too short a time.", (f"{len(activity.looks)} looks",))
+        return Judged(
+            "unknown", "The program was observed for too short a time.", (f"{len(activity.looks)} looks",)
+        )
     seen = _seen(activity)
     part, told = _part(activity, seen, device_busy)
     return Judged(part, told, tuple(_evidence(activity, seen, device_busy)))
@@ -118,8 +120,8 @@ def _part(activity: Activity, seen: Seen, device_busy: float | None) -> tuple[Pa
         return _at_disk(activity, seen)
     if seen.works >= WORKS and (loads := _loads_meanwhile(activity)):
         return "unknown", (
-            f"Its own process works nearly all the time, and {loads}: loading and computing look the same "
-            "from outside."
+            f"Its own process works nearly all the time, and {loads}. From outside, loading and "
+            "computing look the same."
         )
     if seen.works >= WORKS:
         return _computes(activity, device_busy)
@@ -155,9 +157,7 @@ def _loads_meanwhile(activity: Activity) -> str:
     reads, num_bytes = activity.rate("num_reads", [pid]), activity.rate("read_bytes", [pid]) or 0.0
     if not num_workers:
         return (
-            ""
-            if reads is not None and reads < READS_PER_S
-            else "reads files itself, without workers of a loader"
+            "" if reads is not None and reads < READS_PER_S else "reads files itself, without loader workers"
         )
     if num_workers >= STARTED_ANEW * living + 1:
         return f"started {num_workers - living} workers of its loader within {activity.length_s:.1f} s"
@@ -194,9 +194,8 @@ def _waits(activity: Activity, seen: Seen) -> tuple[Part, str]:
     if activity.rank.workers and seen.waits_data >= WAITS:
         if seen.workers_when_waiting < MIXED:
             return "unknown", (
-                f"It waits for data {_of_time(seen.waits_data)}, while its loader's workers wait, too: for "
-                "orders, or "
-                "for data that comes over a network."
+                f"It waits for data {_of_time(seen.waits_data)}, while its loader's workers wait, too: "
+                "for requests from the main process, or for data from a network."
             )
         return "unknown", f"It waits {_of_time(idle)}, for its loader only in part."
     what = max(
@@ -208,7 +207,7 @@ def _waits(activity: Activity, seen: Seen) -> tuple[Part, str]:
         return "waiting", f"It waits {_of_time(idle)}: {what[1]} {_of_time(what[0])}."
     return (
         "unknown",
-        f"Its own process works {_of_time(seen.works)}, and what it waits for in between is not clear.",
+        f"Its own process works {_of_time(seen.works)}; what it waits for in between is not known.",
     )
 
 
@@ -273,7 +272,9 @@ def with_stacks(judged: Judged, activity: Activity, device_busy: float | None, s
         line = next((line for line in stacks.lines if line.thread == "main" and line.in_loader), None)
         where = f", at {line.place}" if line is not None else ""
         own = (
-            "" if activity.rank.workers else " Its main process makes the batches itself: it has no workers."
+            ""
+            if activity.rank.workers
+            else " The main process makes the batches itself: the loader has no workers."
         )
         told_input = f"Its main thread is in its loader {_of_time(stacks.loader_share)}{where}.{own}"
         return Judged("input", told_input, evidence)
@@ -305,7 +306,7 @@ def job(judged: Sequence[tuple[str, Judged]]) -> Judged:
         part = "input" if "input" in by_part else holding[0]
         first = next(one for name, one in judged if one.part == part)
         others = (
-            "Of some ranks the part is unknown." if "unknown" in by_part else "The others may wait for them."
+            "For some ranks the part is unknown." if "unknown" in by_part else "The others may wait for them."
         )
         return Judged(part, f"Ranks {', '.join(by_part[part])}: {first.told} {others}", ())
     told = "; ".join(f"{part}: ranks {', '.join(names)}" for part, names in by_part.items())

@@ -24,9 +24,8 @@ from dynotune.trace.readers import read_traces
 MOST_ATTEMPTS = 2
 """A recording that begins before the program's first step holds no work of its main thread."""
 NOTE = (
-    "These are recorded steps of a running program, with stacks. The recorder lengthens them, mostly where "
-    "Python "
-    "runs, and no plain window was timed to correct that."
+    "These are recorded steps of a running program, with stacks. The recorder makes them longer, "
+    "mostly where Python runs. No steps were timed without the recorder, so this is not corrected."
 )
 
 
@@ -55,7 +54,7 @@ def _read(traces: list[Path]) -> list[Timeline]:
     size = sum(path.stat().st_size for path in traces)
     if size > kineto_door.MOST_BYTES:
         raise CannotRunHere(
-            f"The recording takes {words.num_bytes(size)}, more than dynotune reads at once.",
+            f"The recording takes {words.num_bytes(size)}, which is more than dynotune reads at once.",
             hint="Leave --record out.",
         )
     try:

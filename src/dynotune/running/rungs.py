@@ -76,19 +76,23 @@ def described(target: Target, found: Stacks | Unknown, inside: Inside, facts: Fa
         reached = (
             "Rung 2: the agent was loaded into the program, timed and recorded some of its steps, and left."
         )
-        return JOINED, reached, "To test settings, start the command by dynotune: dynotune tune -- COMMAND"
+        return JOINED, reached, "To test settings, start the command with dynotune: dynotune tune -- COMMAND"
     if inside.rung == RECORDED:
         reached = (
-            "Rung 3: the program was seen from outside, and torch's profiler recorded some of its steps."
+            "Rung 3: the program was observed from outside, and torch's profiler recorded some of its steps."
         )
-        following = "To test delays and settings, start the command by dynotune: dynotune diagnose -- COMMAND"
-        why = f"Rung 2, the agent in the program, is not there: {_sentence(inside.not_joined)} "
+        following = (
+            "To test delays and settings, start the command with dynotune: dynotune diagnose -- COMMAND"
+        )
+        why = f"Rung 2, the agent in the program, is not available: {_sentence(inside.not_joined)} "
         return RECORDED, reached, why + following
-    outside = "Rung 0: the program was seen from outside, without its stacks."
+    outside = "Rung 0: the program was observed from outside, without its stacks."
     if not isinstance(found, Unknown):
-        outside = "Rung 1: the program was seen from outside, with its Python stacks, and was not stopped."
+        outside = (
+            "Rung 1: the program was observed from outside, with its Python stacks, and was not stopped."
+        )
         return 1, outside, _next(target, inside, facts)
-    missing = f"Rung 1, the lines that run, is not there: {stacks.missing_right() or found.reason}."
+    missing = f"Rung 1, the lines that run, is not available: {stacks.missing_right() or found.reason}."
     return 0, outside, f"{missing} {_next(target, inside, facts)}"
 
 
@@ -96,18 +100,18 @@ def _next(target: Target, inside: Inside, facts: Facts) -> str:
     """Say what the rungs above stacks need, or how to ask for them."""
     pid = target.ranks[0].process.pid
     if inside.not_joined:
-        return f"Rung 2, the agent in the program, is not there: {_sentence(inside.not_joined)}"
+        return f"Rung 2, the agent in the program, is not available: {_sentence(inside.not_joined)}"
     ask = f"dynotune diagnose --pid {pid} --record"
     reason = unfit(target)
     if not reason:
-        return f"Rung 2, timed and recorded steps by an agent that leaves again, needs your word: {ask}"
+        return f"Rung 2, steps timed and recorded by an agent that leaves again, needs your consent: {ask}"
     door = kineto_door.door_of(target.ranks[0].process, facts)
     if isinstance(door, Unknown):
         return (
-            f"Rung 2, the agent in the program, is not there: {_sentence(reason)} "
-            f"Rung 3, a recording of some steps, is not there: {door.reason}."
+            f"Rung 2, the agent in the program, is not available: {_sentence(reason)} "
+            f"Rung 3, a recording of some steps, is not available: {door.reason}."
         )
-    return f"Rung 3, a recording of some steps, needs your word: {ask}"
+    return f"Rung 3, a recording of some steps, needs your consent: {ask}"
 
 
 def _sentence(reason: str) -> str:

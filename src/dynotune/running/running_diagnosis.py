@@ -107,15 +107,15 @@ def _refuse_few_looks(pid: int, activities: Sequence[Activity], look_s: float) -
         return
     if any(one.ended for one in activities):
         raise CannotRunHere(
-            f"The program of process {pid} ended while it was looked at.",
+            f"The program of process {pid} ended while dynotune observed it.",
             hint=(
-                f"It has to run for {look_s:.0f} s longer; or start it by dynotune: dynotune diagnose -- "
+                f"It has to run for {look_s:.0f} s longer. Or start it with dynotune: dynotune diagnose -- "
                 "COMMAND"
             ),
         )
     num = max(len(one.looks) for one in activities)
     raise CannotRunHere(
-        f"The program of process {pid} was seen only {num} times in {look_s:.0f} s, too rarely to say "
+        f"The program of process {pid} was sampled only {num} times in {look_s:.0f} s, too rarely to say "
         "what holds it up.",
         hint="The machine is busy, or the program has very many processes. Try the id of one rank's process.",
     )
@@ -188,7 +188,7 @@ def _notes(target: Target, seen: _Seen) -> list[str]:
     notes = []
     first = target.ranks[0].process
     if any(activity.ended for activity in seen.activities):
-        notes.append("The program ended while it was looked at.")
+        notes.append("The program ended while dynotune observed it.")
     for namespace in ("pid", "mnt"):
         if (elsewhere := target_facts.in_another(first.pid, namespace)) is not None:
             notes.append(f"{elsewhere.reason[0].upper()}{elsewhere.reason[1:]}.")
@@ -196,10 +196,12 @@ def _notes(target: Target, seen: _Seen) -> list[str]:
         notes.append("The program has not loaded torch, so it may not train at all, or not yet.")
     mapped, imported = first.torch_file(""), seen.facts.get("torch.folder")
     if mapped is not None and isinstance(imported, str) and mapped.resolve() != Path(imported).resolve():
-        notes.append("The program has loaded another torch than its interpreter would load now.")
+        notes.append(
+            "The program has loaded a different torch from the one that its interpreter would load now."
+        )
     if first.variable("DYNOTUNE_RUN"):
         notes.append(
-            "The program runs under a dynotune already, whose run folder tells more: dynotune watch RUN_DIR"
+            "Another dynotune already watches the program. Its run folder shows more: dynotune watch RUN_DIR"
         )
     return notes
 

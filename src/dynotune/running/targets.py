@@ -88,12 +88,12 @@ def find(pid: int, proc: Path = PROC) -> Target:
     notes: list[str] = []
     first = process_files.read(pid, proc)
     if first is not None and first.name == WORKER and (parent := _starter(first, proc)) is not None:
-        notes.append(f"Process {pid} is a worker of a loader of process {parent.pid}, which was looked at.")
+        notes.append(f"Process {pid} is a loader worker of process {parent.pid}, which was observed instead.")
         first = parent
     if first is None:
         raise gone(pid)
     below = descendants(first.pid)
-    # Below a shell stands this dynotune, too, with what it starts.
+    # If dynotune was started from the same shell, it is below that shell too, together with its own children.
     ours = set(descendants(os.getpid())) if os.getpid() in below else set()
     pids = [one for one in below if one not in ours and process_files.owner(one, proc) == os.geteuid()]
     tree = [one for one in (process_files.read(each, proc) for each in pids) if one is not None]
@@ -167,7 +167,7 @@ def _refuse(pid: int, proc: Path) -> None:
 def _no_python(pid: int, first: ProcessFiles) -> CannotRunHere:
     if _is_ours(first):
         return CannotRunHere(
-            f"Process {pid} is a dynotune, and no program runs below it.",
+            f"Process {pid} is a dynotune process, and no program runs below it.",
             hint="Give the id of the program's process.",
         )
     if not first.executable and not first.libraries:
@@ -176,7 +176,7 @@ def _no_python(pid: int, first: ProcessFiles) -> CannotRunHere:
             hint="Give the id of a process that runs.",
         )
     return CannotRunHere(
-        f"Process {pid} ({quoted(first)}) is no Python, and no Python runs below it.",
+        f"Process {pid} ({quoted(first)}) is not a Python process and has no Python process below it.",
         hint="Give the id of the Python process, or of a shell or launcher above it.",
     )
 

@@ -140,7 +140,8 @@ def _backward(
     mean: torch.Tensor | None = None
     for share in shares:
         batch = window.popleft()
-        # The forward too: DDP decides there whether the backward will reduce.
+        # The forward pass must be inside too: there DDP decides whether the backward pass will reduce
+        # gradients.
         with _unreduced(model) if window else nullcontext():
             part = _checked_loss(loss(model, batch)) * share
             (part if scaler is None else scaler.scale(part)).backward()

@@ -18,8 +18,8 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
 
 
 class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time lost to a cause in the trace, as a share of a plain step: an upper bound of the saving without the
-    cause."""
+    """Time lost to a cause in the trace, as a share of an unrecorded step: an upper bound of the saving
+    without the cause."""
 
     id: str
     share: float

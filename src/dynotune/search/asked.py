@@ -65,7 +65,7 @@ def parse(
     for setting in filter(found.leaves_out, found.settings):
         both.append(setting.knob if setting.knob in found.excluded_knobs else str(setting))
     if both:
-        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint=_ONE_OF_TWO)
+        raise UsageError(f"{both[0]} is both to be tried and to be left out.", hint=_ONE_OF_TWO)
     return found
 
 
@@ -77,7 +77,7 @@ def refuse_rounding(asked: Asked) -> None:
     knob_ids |= {str(setting): setting.knob for setting in asked.settings}
     for name, knob_id in knob_ids.items():
         if knobs.get(knob_id).effect == "numerics":
-            raise UsageError(f"{name} rounds numbers otherwise, which --exact forbids.", hint=_ONE_OF_TWO)
+            raise UsageError(f"{name} rounds numbers differently, which --exact forbids.", hint=_ONE_OF_TWO)
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
@@ -90,7 +90,7 @@ def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
     for knob_id, values in named.items():
         if len(values) < 2:
             raise UsageError(
-                f"{knob_id} has one value, which leaves nothing to compare it with.",
+                f"{knob_id} has only one value, so there is nothing to compare it with.",
                 hint=f"Give several, the one to beat first: --values {knob_id}=A,B",
             )
     return [values[0] for values in named.values()]
@@ -116,7 +116,8 @@ def _with_values(knob_id: str) -> str:
     knob = knobs.get(knob_id)
     if isinstance(knob.site, Env):
         raise UsageError(
-            f"--try {knob_id} names no value; it can be any text.", hint=f"Write --try {knob_id}=VALUE."
+            f"--try {knob_id} names no value. Its value can be any text, so none is tried by default.",
+            hint=f"Write --try {knob_id}=VALUE.",
         )
     return knob.id
 
@@ -126,7 +127,7 @@ def _values(text: str) -> list[Setting]:
     words = [word.strip() for word in values.split(",")]
     if not equals or not all(words):
         raise UsageError(
-            f"--values {text} is not a knob with values.",
+            f"--values {text} does not have the form KNOB=VALUE,VALUE.",
             hint=(
                 "For example --values loader.num_workers=2,4,8. A value with a comma in it: --try KNOB=VALUE."
             ),

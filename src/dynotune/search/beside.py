@@ -53,7 +53,7 @@ class Beside:
         if not self._can or self._begun is not None:
             return False
         self._watcher.say(
-            f"A second start of the command compiles it beside, on {len(self._lane.cpus)} cores."
+            f"A second start of the command compiles at the same time, on {len(self._lane.cpus)} cores."
         )
         self._begun = self._side.begin(self._lane, partial(self._compiled, arm))
         return True
@@ -66,9 +66,7 @@ class Beside:
         with suppress(TimeoutError):
             failed = self._begun.result(timeout=max(0.0, limit_s))
         if failed:
-            self._watcher.say(
-                f"The second start failed, so compiling has its turn in the first one: {failed}"
-            )
+            self._watcher.say(f"The second start failed, so compilation is tried in the first one: {failed}")
         elif not self._begun.done():
             self._watcher.say(
                 f"The second start compiled for {time.monotonic() - began_s:.0f} s more, and was ended."
@@ -85,7 +83,7 @@ class Beside:
         except lane_order.Stopped:
             return ""
         except Exception as error:
-            # Whatever it is, the live run can do without.
+            # Ignore every error: the live run does not need this start.
             return error.message if isinstance(error, DynotuneError) else f"{type(error).__name__}: {error}"
         return ""
 

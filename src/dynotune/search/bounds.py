@@ -17,8 +17,8 @@ OF_TIME: tuple[Objective, ...] = ("throughput",)
 """Objectives whose savings the share of a step bounds; the share does not bound the power of a waiting
 device."""
 RUNS_DIFFER = 0.05
-"""Relative difference between two equal runs, allowed for since upper bound and plain step are measured only
-once."""
+"""Relative difference between two equal runs, allowed for since upper bound and unrecorded step are measured
+only once."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
 """Findings whose share is the cost of making batches, a cost that no setting changes."""
 
@@ -26,7 +26,7 @@ _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
 """The finding's share is the saving of TF32; half types save more of the products, and of all other
 kernels."""
 
-NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
+NOT_OF_TIME = Unknown("no share of a step's time bounds its saving")
 
 
 def bound(

@@ -36,9 +36,9 @@ MUCH_HOST = 0.25
 """Share of a step that the device waits for the host, from which on replayed graphs save more than fused
 kernels."""
 _LEFT_OUT = "left out by --exclude"
-_NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
+_NO_WORKERS = "it needs loader workers, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
-    "numerics": "it rounds numbers otherwise, and --exact leaves such settings out",
+    "numerics": "it rounds numbers differently, and --exact leaves such settings out",
     "semantics": "it may change what the program does; --allow semantics tries it",
     "system": "it is a setting of the system, which only an administrator changes",
 }
@@ -135,7 +135,7 @@ def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidat
             effect=knobs.get(mode.knob).effect,
             why=["kernels.fusable_s", "shares.host"],
             bound=bound,
-            bound_by="what fusing kernels and launching fewer could spare",
+            bound_by="the time that fusing kernels, and launching fewer of them, could save",
         )
         for mode in ([values.GRAPHS, values.COMPILED] if waits else [values.COMPILED])
     ]

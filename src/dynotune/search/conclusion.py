@@ -35,7 +35,8 @@ def conclude(work: Search) -> None:
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
     if confirmed is not None and confirmed.within and proved:
         work.warn(
-            "Blocks within one process time steps alone: what lies between, such as validating, is left out."
+            "Blocks within one process time only the steps: what happens between steps, such as "
+            "validation, is left out."
         )
     outcomes = {one.id: outcome_of(work, one, proved) for one in study.candidates}
     noise, spread = _noise(study.trials)
@@ -149,8 +150,8 @@ def _verdict(study: Study, spread: float | None) -> str:
         whole = set(map(str, confirmed.candidate_settings))
         if any(each.kind == "unproved" for id_, each in study.outcomes.items() if id_ in whole):
             return (
-                f"Nothing is proved: with {names} together it is {seen}; what each does alone was not "
-                "decided."
+                f"Nothing is proved: with {names} together it is {seen}; what each does alone "
+                "was not decided."
             )
         return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:

@@ -34,7 +34,7 @@ def outcome_of(work: Search, one: Candidate, proved: list[Setting]) -> Candidate
     within = [each for each in faster_within(study) if one.setting in each.candidate_settings]
     if confirmed is not None and confirmed.within and proved and within:
         seen = f"With {words.names(within[-1].candidate_settings)} it is {observed_gain(study, within[-1])}"
-        return CandidateOutcome("not-needed", f"{seen}; the recipe does as well without it.")
+        return CandidateOutcome("not-needed", f"{seen}; the recipe is as fast without it.")
     if (found := _other_value(study, one) or _left_out(study, one)) is not None:
         return found
     if (single := _single(study, one)) is not None:
@@ -51,7 +51,7 @@ def outcome_of(work: Search, one: Candidate, proved: list[Setting]) -> Candidate
         )
     if beside:
         return CandidateOutcome("not-tried", f"Not tried: {beside}.")
-    return CandidateOutcome("not-tried", "The time was up before its turn.")
+    return CandidateOutcome("not-tried", "The time ran out before its turn.")
 
 
 def _by_results(study: Study, one: Candidate) -> CandidateOutcome | None:
@@ -100,7 +100,7 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
         return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
-    return CandidateOutcome("unproved", f"What it adds was not proved; perhaps {adds}.")
+    return CandidateOutcome("unproved", f"What it adds was not proved; it may be {adds}.")
 
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:

@@ -17,7 +17,7 @@ from dynotune.search.running import estimate_of
 from dynotune.search.switch import switched
 
 FEWEST_BLOCKS = 2
-LATE = "the settings that do not round were not measured by themselves in the time"
+LATE = "there was no time to measure the settings that do not round by themselves"
 
 
 def exact_arm(study: Study, settings: Sequence[Setting]) -> Arm:

@@ -75,7 +75,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
         if len(set(quantities)) < len(quantities):
             raise UsageError("A limit was given twice.", hint="Give each quantity one limit.")
         if self.fps is None and any(quantity in OF_FRAMES for quantity in quantities):
-            raise UsageError("A deadline of frames needs their rate.", hint="Add --fps 25.")
+            raise UsageError("A deadline of frames also needs the frames' rate.", hint="Add --fps 25.")
         return found
 
     def _refuse_numbers(self) -> None:
@@ -112,7 +112,7 @@ def plan(
     run, limits = request.run, request.all_limits()
     if not 1 <= request.least <= request.most <= LARGEST_MOST:
         raise UsageError(
-            f"{request.least} to {request.most} are no values to search in.",
+            f"{request.least} to {request.most} is not a range to search in.",
             hint=f"--least and --most take whole numbers from 1 to {LARGEST_MOST:,}.",
         )
     variants.variant(run.command, run.env, [Setting(f"arg.{request.name}", request.least)], run.cwd)

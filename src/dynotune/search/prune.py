@@ -400,7 +400,7 @@ def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
             continue
         arms = {one.id: [one.setting] for one in single}
         found = Round(kind="alone", arms=arms, first_block=_next_block(work), num_blocks=num_blocks)
-        work.watcher.say("Together they are not faster than the command: each runs alone.")
+        work.watcher.say("Together the settings are not faster than the command, so each is run alone.")
         work.update(rounds=[*work.study.rounds, found])
     return found
 

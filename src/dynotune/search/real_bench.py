@@ -67,7 +67,7 @@ SLOWED_BY_CHECKS = 3.0
 NUM_BLOCKS, MOST_ARMS = 2, 8
 NUM_PROVING = 8
 """Runs of the confirming pairs: with more, windows get so short that noise costs more than runs gain."""
-OUT_OF_TIME = "the time was up before it was done"
+OUT_OF_TIME = "the time ran out before it was done"
 
 
 class RealBench:
@@ -153,8 +153,8 @@ class RealBench:
             left_s, run_s = self.left_s(), self.run_s(BASELINE)
             if self._wanted and (alone is None or left_s <= RUNS_WORTH_LANES * run_s):
                 why = (
-                    f"{left_s:.0f} s are left, and {RUNS_WORTH_LANES} runs of {run_s:.0f} s make lanes "
-                    "worth it"
+                    f"{left_s:.0f} s are left, and lanes need more than {RUNS_WORTH_LANES} runs of "
+                    f"{run_s:.0f} s"
                 )
                 why = "the command as it is has no run to compare lanes with" if alone is None else why
                 self._notes.say(f"Runs go one after another: {why}.")
@@ -317,7 +317,7 @@ class RealBench:
     def close(self) -> None:
         self._beside.end()
         if self._wanted and not self._lanes:
-            self._notes.say("No runs went side by side: the search ended before any that could.")
+            self._notes.say("No runs went side by side: the search ended before any run that could.")
             self.journal.update(lane_notes=self._notes.said)
         self._live.__exit__()
 

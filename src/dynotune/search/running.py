@@ -31,7 +31,7 @@ from dynotune.text import words as formats
 
 # A disturbed run is repeated at most this often; then its block continues without the run.
 MOST_REPEATS = 2
-LOST = "its host was lost before the block was whole"
+LOST = "its host was lost before the block was finished"
 _OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
     "failed": ("failed", "The command failed with it"),
     "out-of-memory": ("out-of-memory", "Memory ran out with it"),
@@ -229,7 +229,7 @@ class Search:
         may_be = {(one.key, *place) for one in (BASELINE, *order) for place in ((phase, block), ("pilot", 0))}
         is_begun = found.out_of_time or any(place[1] == phase for place in places)
         if not (is_begun and places <= may_be and all(one.was_elsewhere for one in found.trials)):
-            raise RecordError(f"{in_place(phase, block)}: what came back is not what was asked for.")
+            raise RecordError(f"{in_place(phase, block)}: the result is not the one that was asked for.")
         with self.journal.lock:
             self.update(
                 trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)]

@@ -34,7 +34,7 @@ def predicted(
         ((run.value, run.serving) for run in runs if run.serving is not None), key=lambda one: one[0]
     )
     if fps is None or not known:
-        return Unknown("only the frames of streams show what a further one takes")
+        return Unknown("what a further stream takes is known only from the frames of streams")
     value, serving = known[-1]
     bounds = [*_of_cores(serving, fps), *_of_device(serving, fps), *_of_thread(serving, value, fps)]
     if len(known) > 1:
@@ -121,7 +121,7 @@ def binding(runs: Sequence[ValueRun], limits: list[Limit]) -> Bound | None:
         is_memory = "out of memory" in failed.lower()
         return Bound(name="memory" if is_memory else "failure", why=f"The command failed there: {failed}")
     if any(limit.quantity == "memory" for run in runs for limit in run.broken(limits)):
-        return Bound(name="memory", why="Its memory is larger than the limit.")
+        return Bound(name="memory", why="The command's memory is larger than the limit.")
     serving = next((run.serving for run in runs if run.serving is not None), None)
     if serving is None:
         return None
@@ -129,7 +129,8 @@ def binding(runs: Sequence[ValueRun], limits: list[Limit]) -> Bound | None:
         if bound is not None:
             return bound
     why = (
-        f"No part of the machine was used up: {_shares(serving)}. Sources may be slower than they should be."
+        f"No part of the machine was used up: {_shares(serving)}. The sources of frames may be slower "
+        "than they should be."
     )
     return Bound(name="unknown", why=why)
 
@@ -171,8 +172,8 @@ def _taking_turns(serving: Serving) -> Bound | None:
     cores = serving.process_cores
     if cores is not None and ONE_CORE[0] <= cores <= ONE_CORE[1] and serving.num_cores > ONE_CORE[1]:
         why = (
-            f"The threads of one process together kept {cores:.2f} of {serving.num_cores:g} cores busy: they "
-            "take turns by Python's interpreter lock."
+            f"The threads of one process together kept {cores:.2f} of {serving.num_cores:g} cores busy: "
+            "they take turns, because of Python's interpreter lock."
         )
         return Bound(name="interpreter lock", why=why, share=min(1.0, cores))
     if serving.call_share >= USED_UP and serving.calls_at_once < AT_ONCE:

@@ -83,7 +83,7 @@ class Worker:
         """
         study, arms = self.as_here(study), [arm(settings) for settings in block.arms]
         if not {one for each in arms for one in each.settings} <= {one.setting for one in study.candidates}:
-            raise RecordError(f"HostBlock {block.number} has settings that the study does not try.")
+            raise RecordError(f"HostBlock {block.number} has settings that are not those of the study.")
         if self._bench is None:
             journal = Journal(study)  # the leader stores the study
             self._bench = RealBench(self.run, self.folder, journal, self.watcher, elapsed_s=spent_s(study))
@@ -144,14 +144,19 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
     """
     run, watcher = worker.run, worker.watcher
     if secret := next((one for one in worker.typed if redaction.redacted(str(one)) != str(one)), None):
-        raise UsageError(f"{secret.knob} holds a secret, and no database may.", hint="Leave --storage out.")
+        raise UsageError(
+            f"{secret.knob} holds a secret, and secrets must not be in a database.",
+            hint="Leave --storage out.",
+        )
     asked = asked_of(study)
     script = Path(next((word for word in run.command if word.endswith(".py")), run.command[0])).stem
     name = study.name or f"{script}-{asked[:8]}"
     known = partial(store.study, name)
     with machine_lock(run, watcher):
         store.enter(replace(study, name=name), asked, str(worker.folder))
-        watcher.say(f"The study {name} is in the database: the same command elsewhere takes part in it.")
+        watcher.say(
+            f"The study {name} is in the database. The same command on another machine takes part in it."
+        )
         while True:
             # Become the leader before reading: the previous leader may have written until then.
             leads = store.patiently(store.lead)
@@ -170,7 +175,9 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
             if (taken := store.patiently(store.take)) is not None:
                 result = worker.do(store.patiently(known), taken[1])
                 if not store.patiently(partial(store.give, taken[0], result)):
-                    watcher.say("The block was given to another worker meanwhile: these runs do not count.")
+                    watcher.say(
+                        "The block was meanwhile given to another worker, so these runs do not count."
+                    )
             else:
-                watcher.running(f"waiting for runs of the study {name}")
+                watcher.running(f"waiting for other machines' runs of the study {name}")
                 store.wait()

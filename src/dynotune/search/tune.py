@@ -228,7 +228,7 @@ def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Host
     except DynotuneError as error:
         attempt.end("error")
         if attempt.study.trials:
-            error.hint += f" What was measured is kept; dynotune tune --resume {folder} goes on."
+            error.hint += f" All measurements are kept; dynotune tune --resume {folder} goes on."
         raise
     return attempt.study
 

@@ -170,7 +170,7 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
         values = knob.tries
     if not values:
         raise UsageError(
-            f"--try {knob_id} names no value, and none suggests itself.",
+            f"--try {knob_id} names no value, and dynotune has none to suggest.",
             hint=f"Name it: --try {knob_id}=VALUE, or several: --values {knob_id}=A,B,C. "
             f"`dynotune knobs {knob_id}` lists them.",
         )

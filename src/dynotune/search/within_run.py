@@ -80,7 +80,8 @@ class WithinRun:
         if not found.estimates and any(reasons):
             why = "; ".join(filter(None, reasons)).rstrip(".")
             self._live.watcher.say(
-                f"Nothing could be compared within one run: {why}. Each setting gets runs of its own."
+                f"Nothing could be compared within one run: {why}. Each setting is compared in runs of "
+                "its own."
             )
         return found.estimates
 
@@ -115,7 +116,7 @@ class WithinRun:
         found = turns.found()
         is_late = not found.blocks.setdefault(arm.key, []) and time.monotonic() - began_s > first_s
         if is_late and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
-            found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
+            found.given_up[arm.key] = f"none of its blocks was finished in {first_s:.0f} s"
             if self._live.goes_on and not self._live.makes_steps():
                 # The program compiles, and the next arm would have to wait for that.
                 self._live.end()

@@ -84,7 +84,7 @@ def _busy_device(study: Study) -> str:
     shares = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.shares
     if isinstance(shares, Unknown) or shares.device < BUSY:
         return ""
-    return f"Nothing to gain by waiting less: the device works for {shares.device:.0%} of a step."
+    return f"Shorter waits gain nothing: the device works for {shares.device:.0%} of a step."
 
 
 def to_try(study: Study) -> str:

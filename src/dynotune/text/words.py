@@ -156,9 +156,8 @@ def blocks_before(blocks: BlocksAnswer) -> str:
 def baseline_in_blocks(shift: BaselineShift) -> str:
     """Write how the baseline of the blocks compares with the plain window, as a sentence."""
     told = (
-        f"In the blocks, a step of the baseline took {baseline_shift(shift)} as long as in the plain "
-        "window before "
-        "anything was recorded or switched."
+        f"In these blocks, a step of the baseline took {baseline_shift(shift)} as long as in the window "
+        "before anything was recorded or switched."
     )
     if shift.pace == 1:
         return told

@@ -267,7 +267,7 @@ def loader_reason(look: Look) -> str:
         )
     if others > look.num_cpus / 4 and not idle:
         return f"other processes use {others:.1f} of {look.num_cpus} cores"
-    waits = f"{idle} of {num} workers sleep or wait, outside of the CPU" if idle else ""
+    waits = f"{idle} of {num} workers sleep or wait, without using a CPU" if idle else ""
     return f"all {num} workers compute all the time" if busy == num else waits
 
 
@@ -301,7 +301,7 @@ def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usua
             return "the wait for input grew" + (f" ({reason})" if (reason := loader_reason(look)) else "")
         devices = [each.device for each in before if each.device is not None]
         if devices and now.shares.device is not None and now.shares.device < fmean(devices) - 0.05:
-            return "the GPU idles more: the host does more between its kernels"
+            return "the GPU is idle for longer: the host does more between kernels"
     for who, cores, earlier in (
         ("other processes use", now.others, [each.others for each in usual if each.others is not None]),
         ("the program itself uses", now.cores, [each.cores for each in usual if each.cores is not None]),
@@ -334,7 +334,7 @@ def rank_lag(look: Look) -> Iterator[Alert]:
         (
             steps,
             LAG + 0.02,
-            "its steps take {} longer, and not for input: look at its forward, cores and GPU",
+            "its steps take {} longer, but not because of input: look at its forward pass, cores and GPU",
         ),
     )
     for values, least, why in parts if len(steps) > 1 else ():

@@ -25,7 +25,7 @@ def of_run(view: View) -> Iterator[Gauge]:
     """Yield the state of the run, of its processes and of its GPUs."""
     yield Gauge("running", "1 while the program runs.", "", {"": float(view.state != "ended")})
     cause: dict[str, float] = {view.cause or "none": 1.0}
-    yield Gauge("bottleneck", "1 for the cause that the last seconds show.", "cause", cause)
+    yield Gauge("bottleneck", "1 for the cause found in the last seconds.", "cause", cause)
     yield Gauge("alert", "1 for each alert that holds.", "id", {alert.id: 1.0 for alert in view.alerts})
     yield Gauge("memory_bytes", "Resident memory of all processes.", "", {"": view.memory_bytes})
     cores = {} if view.cores is None else {"": view.cores}

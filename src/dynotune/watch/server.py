@@ -54,7 +54,7 @@ class Server:
             raise UsageError("The token is empty.", hint="Give a word that nobody guesses.")
         if not _is_loopback(self.host) and token is None:
             raise UsageError(
-                f"{self.host} can be reached from other machines, and there is no token.",
+                f"{self.host} can be reached from other machines, but no token protects the page.",
                 hint='Add --token "$(openssl rand -hex 16)", or serve 127.0.0.1 and reach it through ssh -L.',
             )
         self.token = token or secrets.token_urlsafe(16)
@@ -63,7 +63,7 @@ class Server:
         self._ends, self._end_is_told = False, threading.Event()
         own = {"answer": staticmethod(self._answer), "written": staticmethod(self._written)}
         request: Any = type("_Asked", (_Request,), own)
-        taken = "Another program has this port: take another one, or 0 for any that is free."
+        taken = "Another program uses this port. Give another port, or 0 for any free one."
         with may_fail(f"serve {address}", taken):
             self._http = (_Http6 if ":" in self.host else _Http)((self.host, port), request)
         self.port = int(self._http.server_address[1])

@@ -77,7 +77,7 @@ class RunWatcher:
     def end_command(self) -> None:
         """End the command as by `kill`; after ten seconds, kill each of its remaining processes."""
         if not self.started:
-            raise ValueError("the command of a joined run is not this process's to end")
+            raise ValueError("this dynotune did not start the command, so it does not end it")
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._stopping.wait(GRACE_S):
             kill(self.follower.pids(), self.follower.folder)
@@ -185,7 +185,10 @@ class RunWatcher:
             how = "" if code is None else f" {words.ending(code)}"
             return f"The program has ended{how}, after {look.step:,} steps."
         if not look.step:
-            hint = " If it has a loop that is not found, name its function: --step-function MODULE:FUNCTION."
+            hint = (
+                " If the program has a loop of steps that was not found, name its function: "
+                "--step-function MODULE:FUNCTION."
+            )
             return "No step yet." + (hint if look.now - look.begun_s > UNSTEPPED_S else "")
         if moment.cause == "stalled":
             return alerts[0].text

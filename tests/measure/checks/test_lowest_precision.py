@@ -383,7 +383,7 @@ def told(*arms: PrecisionArm) -> str:
 
 def test_the_boundary_is_said_in_words():
     assert "errors 2,000× larger, as expected of bf16" in told(arm_of())
-    assert "Worth it here: precision.autocast=bf16. Whether your task stands its errors" in told(arm_of())
+    assert "Worth it here: precision.autocast=bf16. --metric shows whether your task" in told(arm_of())
     assert "errors no larger, as expected of bf16" in told(arm_of(difference=4e-7, baseline_error=5e-7))
     assert "results no worse" in told(arm_of(no_worse=True))
     wrong = told(arm_of(ok=False, reason="Outputs lie 18% from float64, from module head on."))

@@ -187,7 +187,7 @@ def test_a_damaged_task_file_is_refused_and_recorded_and_the_program_goes_on(goi
 
 
 def test_a_second_parent_of_one_live_run_is_refused(going_on):
-    with pytest.raises(CannotRunHere, match="Another dynotune gives tasks"):
+    with pytest.raises(CannotRunHere, match="Another dynotune process controls"):
         live_run.TaskPage(going_on.folder)
 
 

@@ -252,7 +252,7 @@ def test_a_slice_of_a_gpu_is_of_its_kind(fake_nvml, h200):
 
 
 def test_no_gpu_is_unknown_with_its_reason(fake_nvml):
-    assert device_code.gpus_here({}, nvml=fake_nvml()) == Unknown("there is no GPU that a program would see")
+    assert device_code.gpus_here({}, nvml=fake_nvml()) == Unknown("there is no GPU that a program could use")
     assert isinstance(device_code.gpus_here({}, nvml=fake_nvml(init_error=9)), Unknown)
 
 

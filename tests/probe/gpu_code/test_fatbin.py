@@ -90,7 +90,7 @@ def test_a_container_that_says_it_is_longer_than_its_section_still_gives_its_ent
     content = container(entry(MACHINE, 80), body_bytes=1 << 40) + container(entry(MACHINE, 90))
     found, told = read(content)
     assert found == [["sm_80"], ["sm_90"]]
-    assert told == ["the fat binary at byte 0 is longer than what holds it"]
+    assert told == ["the fat binary at byte 0 reaches beyond the section that contains it"]
 
 
 def test_an_entry_that_is_longer_than_its_container_is_left_out():

@@ -86,7 +86,9 @@ def test_cores_beyond_our_quota_may_be_used_by_others():
 
 def test_time_the_hypervisor_took_is_a_cause():
     samples = run(lambda t: sample(t, cores=cores(t, busy=1.8, steal=0.2), tree=tree(t, 1.8)))
-    assert foreign(samples, 2, 8) == ["the hypervisor took 10% of the time our cores wanted to run"]
+    assert foreign(samples, 2, 8) == [
+        "the hypervisor took 10% of the time that this command's cores wanted to run"
+    ]
 
 
 def test_a_little_stolen_time_on_idle_cores_is_none():
@@ -98,13 +100,15 @@ def test_a_kernel_that_counts_no_time_is_unknown_and_not_quiet():
     nothing = Cores(num_cpus=2, busy_s=0.0, idle_s=0.0, steal_s=0.0)
     judgement = judge(run(lambda t: sample(t, cores=nothing, tree=tree(t, 0.0))), 2, 8)
     assert judgement.foreign == []
-    assert judgement.unknown == ["other processes: the kernel does not count the time of our cores"]
+    assert judgement.unknown == [
+        "other processes: the kernel does not count the time of the cores that this command uses"
+    ]
 
 
 def test_a_tree_busier_than_its_cores_is_unknown():
     samples = run(lambda t: sample(t, cores=cores(t, busy=0.5), tree=tree(t, 1.5)))
     assert judge(samples, 2, 8).unknown == [
-        "other processes: the counters of our cores and of our processes do not agree"
+        "other processes: the counters of this command's cores and of its processes do not agree"
     ]
 
 
@@ -186,7 +190,7 @@ def test_pages_swapped_in_while_we_waited_for_pages_are_unknown():
 def test_pages_swapped_out_are_of_nobody_known():
     samples = run(lambda t: sample(t, vmstat=swapping(t, pages_out=1000)))
     assert judge(samples, 0, 10).foreign == []
-    assert "does not say whose" in judge(samples, 0, 10).unknown[0]
+    assert "does not say of which process" in judge(samples, 0, 10).unknown[0]
 
 
 def gpu(**parts: object) -> Gpu:

@@ -56,7 +56,7 @@ def test_device_memory_is_the_devices_growth_when_nvml_lists_no_process():
     before, now = DeviceMemory(GIB, {}), DeviceMemory(5 * GIB, {})
     assert own_bytes(now, before, 7, 2 * GIB) == (
         4 * GIB,
-        "what the device had more in use than before its start",
+        "the increase of the device's used memory since the command's start",
     )
     for reserved in (GIB // 2, 5 * GIB):
         assert isinstance(own_bytes(now, before, 7, reserved)[0], Unknown)

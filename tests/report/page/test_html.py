@@ -142,7 +142,10 @@ def test_study_page_names_the_recipe_it_began_from_and_calls_nothing_as_written(
     assert "/runs/a study/recipe.toml: cudnn.benchmark=true" in text
     assert "against the command as begun" in text and "as written" not in text
     nothing = msgspec.structs.replace(studies.on_top(), recipe=[], confirmed=None)
-    assert "no setting earned a place on top of recipe.toml, which stands" in Reading(page(nothing)).text
+    assert (
+        "no further setting was proved to help on top of recipe.toml, which stands"
+        in Reading(page(nothing)).text
+    )
 
 
 def test_the_page_says_why_one_step_is_shown_when_a_diagnosis_was_disturbed():
@@ -159,7 +162,7 @@ def test_the_page_says_why_one_step_is_shown_when_a_diagnosis_was_disturbed():
 def test_every_part_of_the_story_is_told():
     reading = Reading(page(studies.rich(), recipe='[settings]\n"loader.num_workers" = 8\n'))
     headings = (
-        "What each is worth in the whole",
+        "What each setting adds to the others",
         "Settings together",
         "Bounds and what was measured",
         "Confirmation",

@@ -13,7 +13,7 @@ from dynotune.schema.study import Study
 
 from .. import studies
 
-NO_PART = "played no part in any choice"
+NO_PART = "were not used to choose settings"
 
 
 def confirmed(**changes: Any) -> Study:
@@ -35,7 +35,7 @@ def test_confirmation_says_that_blocks_had_a_part_in_the_choice_when_nothing_els
     text = section(confirmed(within=True))
     assert NO_PART not in text and "pair" not in text.lower()
     assert "The recipe against the command as written, in blocks within one process" in text
-    assert "which had a part in the choice" in text and "| Block |" in text
+    assert "that were also used to choose the settings" in text and "| Block |" in text
 
 
 @pytest.mark.parametrize("within", [False, True])

@@ -311,10 +311,12 @@ def test_several_ranks_are_shown_side_by_side():
     assert "▒" in second
     assert section(text, "Ranks")[2:] == [
         "1 47.3 ms 11.0 ms 0 µs −15 µs the others wait for it",
-        "The busiest rank computes 1.12× as long as the idlest. Their clocks were aligned by the collectives",
-        "that they share.",
+        "The busiest rank computes 1.12× as long as the idlest. The ranks' clocks were aligned by their",
+        "common collectives.",
     ]
-    assert section(text, "Own time by phase, in a middling step, without waits and exchange") == [
+    assert section(
+        text, "Own time by phase, in a step of median length, without waits and communication"
+    ) == [
         "rank input upload forward backward optimizer other",
         "0 0 µs 1.00 ms 2.00 ms 3.00 ms 4.00 ms 5.00 ms",
         "1 1.00 ms 2.00 ms 3.00 ms 4.00 ms 5.00 ms 6.00 ms",

@@ -71,7 +71,7 @@ def _code_of_handler(number: int) -> CodeType | None:
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     if not hasattr(handler, "__code__"):
-        # Not by getattr: on an enum such as SIG_DFL it would find the metaclass's method.
+        # Do not use getattr: on an enum such as SIG_DFL it would find the metaclass's method.
         handler = next(
             (vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None
         )

@@ -114,8 +114,8 @@ class FetchDelay:
         replace(fetcher, "fetch", self._held(fetcher, page, 0 if worker is None else worker.id))
 
     def _held(self, fetcher: Any, page: DelayPage, worker: int) -> Callable[..., Any]:
-        # Without a reference cycle, as the data set must die with its fetcher. A cover of the fetch lies in
-        # the fetcher's own dict and keeps no reference to the fetcher either.
+        # Avoid a reference cycle, because the data set must die with its fetcher. For the same reason the
+        # wrapper of `fetch` is kept in the fetcher's own dict, and holds no reference to the fetcher.
         covered = vars(fetcher).get("fetch")
         original, reference = covered or type(fetcher).fetch, weakref.ref(fetcher)
 

@@ -129,7 +129,7 @@ class EnvironmentWatch:
                 if value != os.environ.get(variable):
                     self._num_changes += 1
                     self._record(variable, value)
-        except Exception as error:  # it would be raised in the program
+        except Exception as error:  # an error here would be raised in the program
             self._log("environment", error)
 
     def _record(self, variable: str, value: str | None) -> None:

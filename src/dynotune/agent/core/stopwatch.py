@@ -37,7 +37,7 @@ class Stopwatch:
         """Return an event at the end of what the device has to do; None if there was none at the begin."""
         if self._device is None:
             return None
-        # Two events can be compared if they are of one device, whichever is current.
+        # Two events can be compared if both belong to one device, whichever device is current.
         with self._torch.cuda.device(self._device):
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()

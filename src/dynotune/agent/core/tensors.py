@@ -47,7 +47,7 @@ def can_look(torch: Any) -> bool:
 
 def described(torch: Any, value: Any) -> list[dict[str, Any]]:
     """Describe up to 64 tensors in `value`, with the fields of `schema.tensor.Tensor`."""
-    # Otherwise a subclass or mode of the program would be asked, and may count the calls.
+    # Otherwise torch would ask a subclass or mode of the program, which may count its calls.
     with torch._C.DisableTorchFunction():
         cuda = bool(torch.cuda.is_initialized())
         found = []

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-# Data sets, by library and class, that shard by worker in code that is compiled or too complex for the
-# search.
+# Data sets, by library and class, that shard by worker in code that is compiled, or too complex to be
+# recognised by the search.
 _SHARDING_CLASSES = {
     ("datasets", "IterableDataset"),
     ("litdata", "StreamingDataset"),

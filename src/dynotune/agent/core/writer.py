@@ -110,8 +110,9 @@ class Writer:
             if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
                 self._append(STEP, _STEP.pack(wait_s, num_samples, flags, end_s))
                 return
-            # Write all fields in one call, since every step pays for it: no interrupt comes between the
-            # fields, and a reader that does come between sees a step without an end as missing.
+            # Write all fields in one call: every step pays for this function, and no signal handler runs
+            # between the fields. A reader in another process may see only some of the fields; a step without
+            # an end counts as missing.
             _STEP_RECORD.pack_into(
                 self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0
             )

@@ -2,12 +2,12 @@
 
 The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the
 lock, or after the switch interval, which is 5 ms and longer than most source lines take. So the sampling
-thread lowers the interval to 10 µs while it waits for the lock, in programs whose threads do not compete for
-the lock, and has the kernel wake it at once, not 50 µs later. At 100 µs, a line that took less time and
-preceded an operator was never sampled.
+thread lowers the interval to 10 µs while it waits for the lock, and has the kernel wake it at once instead of
+50 µs later. It lowers the interval only if the program's threads do not compete for the lock. With an
+interval of 100 µs, a shorter line before an operator was never sampled.
 
-The thread that released the lock requests the lock again at once, and then runs for 5 ms. So all stacks are
-copied first, in as few instructions as possible, and read afterwards.
+The thread that lost the lock requests it again at once. If it gets the lock, it keeps it for 5 ms. So all
+stacks are copied first, in as few instructions as possible, and read afterwards.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Loader:
 
     def num_drawn(self) -> int | None:
         iterator = self.iterator() if self.iterator is not None else None
-        # Batches of earlier iterators are gone with them.
+        # Batches that an earlier iterator had ready are gone together with that iterator.
         return int(iterator._num_yielded) if iterator is not None and self.num_begun == 1 else None
 
 

@@ -78,7 +78,7 @@ def _parameters(torch: Any, root: Any) -> dict[str, Any]:
             devices[device] = devices.get(device, 0) + size
             if parameter.dim() == 4 and parameter.layout == torch.strided:
                 last = is_channels_last(torch, parameter)
-                # 1 × 1 kernels have both layouts, and say nothing.
+                # The strides of 1 × 1 kernels fit both layouts, so they do not show the layout.
                 if last or not parameter.is_contiguous(memory_format=torch.channels_last):
                     ordered, channels_last = ordered + size, channels_last + size * last
     return {

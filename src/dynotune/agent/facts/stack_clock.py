@@ -128,7 +128,7 @@ class StackClock:
         self._ended.acquire()
         self._hold.begin()
         try:
-            # Not by the threading module, so that the program sees no thread that it did not start.
+            # Do not use the threading module, so that the program sees no thread that it did not start.
             _thread.start_new_thread(self._look, (self._turn, self._wake, self._ended))
         except RuntimeError:  # no thread can be started
             self._hold.end()

@@ -76,7 +76,7 @@ class State:
         self.compilations.begin()
         self.garbage.install()  # if the program never imports torch, nothing did so before
         self.garbage.reset()
-        # Last, because the sampler itself keeps a core busy.
+        # Start the sampler last, because it keeps a core busy.
         self._try("threads", self._threads.begin)
         self._try("lines", self._lines.begin, step)
 

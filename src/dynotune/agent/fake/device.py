@@ -90,8 +90,8 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         gcnArchName="",
     )
     for owner in (cuda, cuda.memory, cuda.random):
-        # Everything without an answer below is a command, which does nothing, or a question, whose answer is
-        # no.
+        # A function without an answer below is either a command, which then does nothing, or a question,
+        # whose answer is no.
         unanswered = [name for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)]
         _answers(owner, {name: False if name.startswith("is_") else None for name in unanswered})
     of_memory = {

@@ -99,7 +99,8 @@ class AutocastSite(Site):
         device, dtype = self._device_and_dtype(module, args)
         if dtype is not self.torch.float32 or not self.torch.is_autocast_enabled(device):
             return args, kwargs
-        # Tensors made under the program's autocast are in half precision, and its weights are not.
+        # Tensors that were made under the program's autocast are in half precision, but its weights are not,
+        # so the two do not fit together without autocast.
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:

@@ -87,8 +87,8 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller last
-    batch."""
+    """Yield batches of indices, each of samples of similar length. Each index of the sampler is yielded once.
+    If some are left at the sampler's end, they form a smaller last batch, whatever the samples' lengths."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():

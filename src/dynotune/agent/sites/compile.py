@@ -96,7 +96,8 @@ class CompileSite(Site):
             except Exception:  # torch before 2.6 has no stances
                 model = args[0] if args else kwargs.get("model")
                 if isinstance(model, torch.nn.Module):
-                    # `disable` would return no wrapper, and the wrapper's name is part of the state's keys.
+                    # With `disable`, torch.compile would return the module without a wrapper. But the
+                    # wrapper's name is part of the keys of the state dict.
                     return torch._dynamo.disable(model)
                 kwargs["disable"] = True
             return original(*args, **kwargs)

@@ -26,7 +26,8 @@ class OtherArm:
     def __init__(self, planned: list[Planned], program: Program) -> None:
         self._program = program
         self._groups = by_site(planned)
-        # Loaders are looked at as they begin, so this site must be there before; the others look at the end.
+        # This site looks at loaders when they begin, so it must exist before; the other sites look at the
+        # end.
         of_loaders = self._groups.pop(LoaderSite, [])
         self._loaders = LoaderSite(of_loaders, program, True) if of_loaders else None
 

@@ -161,7 +161,7 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
                     size = args[0].size(0) if counts else None
                 except Exception:  # not a tensor, and its own code may raise anything
                     size = samples.in_call(args, kwargs)
-                # At once, because calls may come from several threads.
+                # Do this in one operation, because calls may come from several threads.
                 pending.append((0.0, size, now) if counts else now)
                 if now >= due[1] or len(pending) >= due[0]:
                     work_off()

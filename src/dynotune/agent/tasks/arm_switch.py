@@ -188,7 +188,8 @@ class ArmSwitch:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Switch the candidate off for a while. Raises NotSwitched: as for `on` and `off`."""
-        # A loader acts between calls, and its batches stay the same.
+        # Settings of a loader need not be switched off: they act between calls, and the batches stay the
+        # same.
         turned = [site for site in self._turned if not site.acts_in_loaders]
         for site in reversed(turned):
             site.off()

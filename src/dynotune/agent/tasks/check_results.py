@@ -138,7 +138,8 @@ class CheckResults(Task):
                 del self._scaled[at]
                 return self._mean(original)
         if self._scaled:
-            # Derived from the scaled loss, for instance divided by the number of accumulated batches.
+            # This tensor was derived from the scaled loss, for instance by dividing it by the number of
+            # accumulated batches.
             (_, _, factor), self._scaled = self._scaled[-1], []
             return self._mean(loss) / factor.to(self._torch.float64)
         return self._mean(loss)
@@ -199,7 +200,7 @@ class CheckResults(Task):
             if self._nudge:
                 references.nudge(torch, module, self._nudge, self._nudged)
         except Exception:
-            # Its results are not the requested ones, so no value may be recorded.
+            # The results of this call are not the requested ones, so no value may be recorded.
             self._losses, self._outputs, self._reference = [], [], None
             self._read()
             raise

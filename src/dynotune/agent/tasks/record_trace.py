@@ -197,7 +197,7 @@ class RecordTrace(Task):
         rank = self.program.ranks().get("rank", number("RANK"))
         stem = "trace-pid%d" % os.getpid() if rank is None else "trace-rank%d" % rank
         taken = set(os.listdir(self.program.folder))
-        # Somebody's job that was joined does not wait for the compression.
+        # Do not let a running job into which the agent was loaded wait for the compression.
         ending = ".json" if self.program.steps.is_joined else ".json.gz"
         names = (stem + middle + ending for middle in ["", *("-%d" % number for number in range(2, 1000))])
         return next(name for name in names if name not in taken)

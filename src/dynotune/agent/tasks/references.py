@@ -116,7 +116,7 @@ class Parts:
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []
-        # A compiled module would be compiled again.
+        # Skip compiled modules, which would be compiled again.
         is_eager = all(
             not hasattr(one, "_orig_mod") and one._compiled_call_impl is None for one in module.modules()
         )

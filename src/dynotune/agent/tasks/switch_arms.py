@@ -419,7 +419,7 @@ class SwitchArms(Task):
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
                 break
         if is_odd:
-            # It stays so when it is timed again, so this is usual now.
+            # The step time was the same when the stretch was timed again, so it is the usual one now.
             self._usual[arm if arm.is_on else None].append(duration_s / (steps.num_steps - num_steps))
         if not has_begin:
             self._refuse_hopeless(arm, duration_s / (steps.num_steps - num_steps))

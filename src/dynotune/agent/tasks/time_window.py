@@ -95,7 +95,7 @@ class TimeWindow(Task):
             num_samples=None if grown["num_uncounted"] else grown["num_samples"],
             wait_s=grown["wait_s"],
             num_compilations=grown["num_compilations"],
-            # If CUDA had not started at the begin, it had allocated nothing.
+            # If CUDA had not started at the window's begin, it had allocated nothing until then.
             num_device_allocations=grown.get("num_device_allocations"),
         )
         return num_steps

@@ -226,8 +226,8 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
 
 
 def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """Return settings with more workers, if there are workers and they are behind. No setting makes a batch
-    cheaper."""
+    """Return settings with more workers, if the loader has workers and they make batches too slowly. No other
+    setting is offered, because none makes a batch cheaper."""
     return more_workers(view, loader) if loader.num_workers and are_behind(view, loader) else []
 
 

@@ -150,13 +150,14 @@ def _keeps_graph(model: Model) -> bool:
 
 
 def _of_host(view: ObservationView) -> float:
-    """Return the device's wait for the host as a share of a plain step; without a device, all of the host's
-    time."""
+    """Return the device's wait for the host as a share of an unrecorded step; without a device, all of the
+    host's time."""
     return bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
 
 
 def _of_recording(view: ObservationView) -> float:
-    """Return the share of a plain step that autograd spends on recording all operators."""
+    """Return the share of an unrecorded step that autograd spends on building its graph, over all
+    operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     operators = bounds.operators(view, lambda name: name.startswith("aten::"))
@@ -205,7 +206,8 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
 
 
 def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float) -> float:
-    """Return a bound of the share of a plain step to write zeros to `num` tensors and to add to them."""
+    """Return a bound of the share of an unrecorded step to write zeros to `num` tensors and to add to
+    them."""
     shares = view.attribution.shares
     moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
     launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0

@@ -182,7 +182,7 @@ def compiled(view: ObservationView) -> Compilation | None:
 
 
 def _spared(view: ObservationView) -> float:
-    """Return the most that compiling the whole model saves of a plain step."""
+    """Return the most that compiling the whole model saves of an unrecorded step."""
     host = bounds.waits_for_host(view)
     if view.uses_cuda:
         fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
@@ -191,7 +191,7 @@ def _spared(view: ObservationView) -> float:
 
 
 def _waits_at_breaks(view: ObservationView) -> float:
-    """Return the share of a plain step that waits for the values at which graphs are cut."""
+    """Return the share of an unrecorded step that waits for the values at which graphs are cut."""
     losses = view.losses("sync-per-step") if view.uses_cuda else []
     if not losses or not all(breaks_a_graph(view, loss) for loss in losses):
         return 0.0
@@ -201,7 +201,7 @@ def _waits_at_breaks(view: ObservationView) -> float:
 
 
 def _uncompiled(view: ObservationView) -> float:
-    """Return the share of a plain step, without a device, of operators that compiling could fuse.
+    """Return the share of an unrecorded step, without a device, of operators that compiling could fuse.
 
     Generated code is already compiled. Products and convolutions stay library calls. Optimizers and loaders
     are not part of the model.
@@ -220,8 +220,8 @@ def _uncompiled(view: ObservationView) -> float:
 
 
 def _at_cuts(view: ObservationView) -> float:
-    """Return the share of a plain step of generated kernels that graph cuts keep apart, at most one for each
-    cut."""
+    """Return the share of an unrecorded step of generated kernels that graph cuts keep apart, at most one for
+    each cut."""
     if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled layer by layer also consist of pieces
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
@@ -231,8 +231,8 @@ def _at_cuts(view: ObservationView) -> float:
 
 
 def _in_pieces(view: ObservationView) -> float:
-    """Return the share of a plain step, without a device, of generated code and its entries, except for one
-    piece."""
+    """Return the share of an unrecorded step, without a device, of generated code and its entries, except for
+    one piece."""
     pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
     return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0

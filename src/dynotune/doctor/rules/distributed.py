@@ -174,7 +174,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share = min(share, late)
         # The recording alone may make ranks differ by as much.
         small = small or late <= _slowed(view) - 1
-        evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as a plain one"]
+        evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as an unrecorded one"]
     yield Judgement(
         severity="low" if small else policy.severity(min(beyond, share)),
         claim=losses[0].claim
@@ -194,7 +194,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the share of a plain step in which ranks wait for the slowest rank, with evidence."""
+    """Return the share of an unrecorded step in which ranks wait for the slowest rank, with evidence."""
     if len(view.processes) < 2:
         return 0.0, []
     losses = view.losses("rank-imbalance")

@@ -212,8 +212,8 @@ def kineto_daemon_on(view: ObservationView) -> Judgements:
 
 
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
-    """Return the host's own time in products as a share of a plain step, with evidence; None if it is not
-    known."""
+    """Return the host's own time in matrix products as a share of an unrecorded step, with evidence; None if
+    it is not known."""
     trace = view.observation.trace
     share = or_else(lambda: host_share(view, PRODUCTS.__contains__), None)
     if share is None or isinstance(trace, Unknown) or not trace.num_steps:
@@ -222,5 +222,5 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     num, host_s = sum(row.num for row in products), sum(row.self_s for row in products)
     each_ms = host_s / trace.num_steps * 1e3
     return share, [
-        f"{num / trace.num_steps:,.0f} products per step, {each_ms:.3g} ms of host time while recorded"
+        f"{num / trace.num_steps:,.0f} matrix products per step, {each_ms:.3g} ms of host time when recorded"
     ]

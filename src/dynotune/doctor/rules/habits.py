@@ -50,9 +50,8 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
         family="lines",
         id=id,
         title=habit.title,
-        sees="The rule looks for source lines at which a sampler saw the loader's workers, or the thread "
-        "that runs "
-        f"the steps, do this work: {habit.what[0].lower()}{habit.what[1:]}.",
+        sees="The rule looks for source lines at which dynotune's stack sampler found the loader's workers, "
+        f"or the thread that runs the steps, doing this work: {habit.what[0].lower()}{habit.what[1:]}.",
         costs="The cost is the source line's share of the time between operators, or of the wait for the "
         "loader; with "
         "a device, at most the time for which the device waits for the host.",

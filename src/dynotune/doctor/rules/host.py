@@ -134,7 +134,8 @@ def _between_operators_of_optimizer(view: ObservationView) -> float:
 
 
 def _crowded_out(view: ObservationView) -> float:
-    """Return Python's share of a step without a device if the recorded operators alone exceed a plain step.
+    """Return Python's share of a step without a device if the recorded operators alone exceed an unrecorded
+    step.
 
     Other programs or the recording then slowed the operators, which seems to leave no time for Python. So
     Python counts as often as it was sampled, at most by its recorded share. Some of the lines call operators:
@@ -162,8 +163,8 @@ def _python_bound(view: ObservationView) -> Judgements:
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Judgement(
-        # Between operators of usual size Python takes as much, so this finding only gives a verdict its
-        # place.
+        # Python takes as long between operators of usual size, so this finding only tells the verdict the
+        # place in the code.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
@@ -271,8 +272,8 @@ def _by_program(row: Operator) -> Called:
 
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
-    """Return a bound of a loop's operators, their backward pass and Python around them, as a share of a plain
-    step."""
+    """Return a bound of a loop's operators, their backward pass and Python around them, as a share of an
+    unrecorded step."""
     every = bounds.operators(view, lambda name: name.startswith("aten::"))
     rows, all_s = [row for row in every if row.name not in bounds.PRODUCTS], sum(row.self_s for row in every)
     if not all_s:

@@ -174,8 +174,8 @@ def _no_tf32(view: ObservationView) -> list[LostTime]:
 
 
 def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 if the step uses other
-    types."""
+    """Return the most that bfloat16 saves of an unrecorded step in float32, with evidence; 0 if the step uses
+    other types."""
     model = main_model(view)
     if not view.uses_cuda:
         return 0.0, []

@@ -161,8 +161,8 @@ def _drawing_lines(view: ObservationView) -> list[Seen]:
 
 
 def _drawing(view: ObservationView) -> float:
-    """Return the host's own time in the program's random operators, as a share of a plain step; on a device,
-    these only queue a kernel.
+    """Return the host's own time in the program's random operators, as a share of an unrecorded step; on a
+    device, these only queue a kernel.
     """
     rows = [
         row for row in bounds.operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}

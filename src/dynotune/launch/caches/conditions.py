@@ -67,7 +67,8 @@ def differences(origin: PackOrigin, now: Conditions) -> list[Difference]:
     """List the pack's conditions that differ on this machine, the most serious difference first."""
     then, caches, cpp = origin.conditions, set(origin.caches), origin.has_cpp
     keyed = (
-        f"{' and '.join(TITLES[name] for name in origin.caches) or 'nothing'}: found by it, or built for it"
+        f"{' and '.join(TITLES[name] for name in origin.caches) or 'nothing'}: their files are "
+        "found by it, or were built for it"
     )
     plain = [
         (
@@ -134,7 +135,9 @@ def _gpu(then: Conditions, now: Conditions, *, depends: bool) -> Difference | No
     # The code must have been made for every GPU of this machine. Code for further GPUs does no harm.
     if then.gpus and now.gpus and set(now.gpus) <= set(then.gpus):
         return None
-    return _plain("GPU", packed, here, depends, "code is made for one GPU, and found by its name")
+    return _plain(
+        "GPU", packed, here, depends, "code is compiled for one GPU model, and found by the GPU's name"
+    )
 
 
 def _cpu_flags(then: Conditions, now: Conditions, *, native: bool, keyed: bool) -> Difference | None:
@@ -146,7 +149,11 @@ def _cpu_flags(then: Conditions, now: Conditions, *, native: bool, keyed: bool) 
     """
     if then.cpu_flags is None or now.cpu_flags is None:
         return _plain(
-            "processor", None, None, native, "C++ kernels use what the processor had that built them"
+            "processor",
+            None,
+            None,
+            native,
+            "C++ kernels use instructions of the processor on which they were built",
         )
     missing = sorted(set(then.cpu_flags) - set(now.cpu_flags))
     packed = then.cpu or "a processor"

@@ -281,7 +281,9 @@ def _cuda(env: Mapping[str, str], cwd: Path) -> Place:
     # The driver finds its cache through HOME only.
     home = env.get("HOME")
     given = env.get("CUDA_CACHE_PATH") or (f"{home}/.nv/ComputeCache" if home else None)
-    off = _off(env, "CUDA_CACHE_DISABLE") or ("there is no HOME to keep it in" if given is None else "")
+    off = _off(env, "CUDA_CACHE_DISABLE") or (
+        "HOME is not set, so there is no folder for it" if given is None else ""
+    )
     path = Unknown("HOME is not set") if given is None else _absolute(given, cwd)
     return Place("cuda", path, "CUDA_CACHE_PATH", bool(env.get("CUDA_CACHE_PATH")), off)
 
@@ -321,7 +323,11 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
     base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
         return Place(
-            "jiterator", Unknown("HOME is not set"), name, False, off or "there is no HOME to keep it in"
+            "jiterator",
+            Unknown("HOME is not set"),
+            name,
+            False,
+            off or "HOME is not set, so there is no folder for it",
         )
     return Place("jiterator", _absolute(base, cwd) / "torch" / "kernels", name, False, off)
 

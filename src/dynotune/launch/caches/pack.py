@@ -146,7 +146,7 @@ def _write_files(
         for cache, source, path in sources:
             problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
             if not problem and len(files) >= MOST_FILES:
-                problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
+                problem = f"exceeds the limit of {MOST_FILES:,} files of a pack"
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
                 found = problem or _copy(source, spool)
                 if isinstance(found, str):
@@ -257,7 +257,8 @@ def _refuse_packages(packages: Sequence[Path], target: Path) -> None:
     names = [package.name for package in packages]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(
-            f"Two packages are called {twice}.", hint="Each needs a name of its own: they share a folder."
+            f"Two packages are called {twice}.",
+            hint="Files of a pack share a folder, so each needs a name of its own.",
         )
 
 
@@ -270,18 +271,17 @@ def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
             if left_out
             else ""
         ),
-        hint="Fill the caches first: dynotune startup warm -- COMMAND. Name their folder with --caches, "
-        "or the command whose environment names them after --.",
+        hint="Fill the caches first: dynotune startup warm -- COMMAND. Name their folder with --caches; or "
+        "give the command after --, if its environment names them.",
     )
 
 
 def _notes(manifest: Manifest) -> list[str]:
     headers_bytes = sum(file.size_bytes for file in manifest.files if file.cache == "headers")
     note = (
-        f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks "
-        "whether "
-        "they are there. --without headers leaves them out: each is then compiled once more, in some ten "
-        "seconds. "
-        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
+        f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only "
+        "checks that they exist. --without headers leaves them out: each is then compiled once more, in "
+        "about ten seconds. TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for `dynotune startup warm` "
+        "and for every start, avoids them."
     )
     return [note] if headers_bytes > LARGE_HEADERS_BYTES else []

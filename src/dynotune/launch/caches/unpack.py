@@ -85,7 +85,10 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     if found != wanted:
         raise RecordError(
             f"{name} is not the expected pack: its SHA-256 is {found}. Nothing of it was used.",
-            hint="It was changed or cut short on its way, or the digest is of another pack. Get it anew.",
+            hint=(
+                "The file was changed or cut short on its way, or the digest belongs to another pack. "
+                "Get the pack again."
+            ),
         )
 
 
@@ -120,14 +123,15 @@ def unpack(
     """
     if not hasattr(tarfile, "data_filter"):
         raise CannotRunHere(
-            "This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on."
+            "This Python's tarfile has no extraction filters, so it cannot refuse unsafe paths.",
+            hint="Use Python 3.11.4 or newer.",
         )
     with _archive(file, name) as (stream, archive), contextlib.ExitStack() as stack:
         manifest = _read_manifest(archive, name)
         folders, left_out = _folders(manifest, places)
         _refuse_size(manifest, folders, name, most_bytes)
         staged = {cache: _staging(cache, folder, stack) for cache, folder in folders.items()}
-        left = "Nothing of them was put in place."
+        left = "No file of the pack was put in place."
         with may_fail("write the files of the pack", OTHER_FOLDER, left=left), _whole(name):
             _extract(archive, manifest, staged, name)
             _refuse_more(stream, name)
@@ -135,7 +139,7 @@ def unpack(
             _relocate(folder, folders[cache])
         merged = _Merged()
         for cache, folder in staged.items():
-            left = "Files that are there already are whole."
+            left = "The files that were already put there are whole."
             with may_fail(f"write in the cache {folders[cache]}", OTHER_FOLDER, left=left):
                 _merge(cache, folder, folders[cache], merged)
     # Variables that decide how code is compiled may also name the program that compiles it.
@@ -195,7 +199,7 @@ def _whole(name: str) -> Iterator[None]:
         raise hostile(name, str(error)) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RecordError(
-            f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
+            f"{name} is not a pack, or is cut short or damaged. Nothing of it was used.",
             hint="Get the pack again, or make it again with dynotune startup pack.",
         ) from error
 
@@ -239,9 +243,8 @@ def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheNam
 def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: str, most_bytes: int) -> None:
     if manifest.total_bytes > most_bytes:
         raise CannotRunHere(
-            f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are "
-            "taken.",
-            hint="If you know that it is as large, allow more with --max-size.",
+            f"{name} holds {manifest.total_bytes:,} bytes of files, more than the limit of {most_bytes:,}.",
+            hint="If you expect a pack of this size, allow more with --max-size.",
         )
     by_device = Counter[int]()
     for cache, folder in folders.items():
@@ -250,7 +253,7 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
         by_device[device] += sum(file.size_bytes for file in manifest.files if file.cache == cache)
         if by_device[device] + ROOM_BYTES > free:
             raise CannotRunHere(
-                f"There is no room for the pack in {folder}: {free:,} bytes are free, its files take "
+                f"There is no room for the pack in {folder}: {free:,} bytes are free, but its files take "
                 f"{manifest.total_bytes:,}.",
                 hint=OTHER_FOLDER,
             )
@@ -338,12 +341,11 @@ def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> Non
     files = list(contents.entries(staged))
     if cache == "cuda" and _keeps_its_index(staged, target):
         merged.num_kept += len(files)
-        reason = f"there is one in {target} already, whose index cannot be merged"
+        reason = f"{target} already holds one, whose index cannot be merged"
         merged.left_out.append(LeftOut(cache=cache, path="", reason=reason))
         merged.notes.append(
-            f"{TITLES[cache]}: {len(files)} files were not taken. Empty {target} first, or name another "
-            "folder "
-            "with --caches."
+            f"{TITLES[cache]}: {len(files)} files were not unpacked. Empty {target} first, or name another "
+            "folder with --caches."
         )
         return
     for path, status in files:

@@ -126,7 +126,8 @@ def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts
     old, new = ALLOC_CONF_NAMES
     if env.get(old) and env.get(new) and split_alloc_conf(env[old]) != split_alloc_conf(env[new]):
         raise CannotRunHere(
-            f"{old} and {new} are both set, and differ: which of them holds depends on torch's version.",
+            f"{old} and {new} are both set to different values: which of the two torch uses depends on "
+            "its version.",
             hint=f"Unset one of them; they are two names of one variable, and {new} is the newer.",
         )
     merged = split_alloc_conf(env.get(new) or env.get(old) or "") | keys

@@ -115,10 +115,7 @@ def no_process(why: str) -> CannotRunHere:
     """Build the error for a machine that cannot start a process."""
     return CannotRunHere(
         f"Cannot start a process: {why}.",
-        hint=(
-            "The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and "
-            "`free`."
-        ),
+        hint="No more processes are allowed, or no memory is left: see `ulimit -u`, `ulimit -v` and `free`.",
     )
 
 

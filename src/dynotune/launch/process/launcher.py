@@ -115,7 +115,7 @@ def start(
     if run_dir is not None:
         run_dir = run_dir.absolute()
     elif capture:
-        raise ValueError("what is captured is kept in the run folder")
+        raise ValueError("captured output is kept in the run folder")
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} does not exist.", hint="Check the path.")
     argv = _fill_in(command, run_dir) if capture and run_dir else list(command)
@@ -138,7 +138,8 @@ def start(
     if seed is not None and isinstance(view, str):
         lease.give_back()
         raise CannotRunHere(
-            f"{seed.root} cannot be shown with other files: {view}.", hint="This needs a copy-on-write view."
+            f"{seed.root} cannot be run in a view with other files: {view}.",
+            hint="This needs a copy-on-write view.",
         )
     if isinstance(view, View):
         order["view"] = view._asdict()

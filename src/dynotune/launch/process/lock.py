@@ -55,7 +55,9 @@ def measuring(
     wanted += (
         [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]
     )
-    with may_fail(f"make a lock in {state_dir}", "Free some space there, or measure without it: --no-lock."):
+    with may_fail(
+        f"make a lock in {state_dir}", "Free some space there, or measure without the lock: --no-lock."
+    ):
         private.folder(state_dir)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(state_dir / f"{_boot()}.lock", flags, 0o600)
@@ -87,7 +89,8 @@ def _wait_for(descriptor: int, part: _Part) -> None:
         holder = None if pid is None else processes.read(pid)
         if holder is not None and holder.state in "Tt":
             raise CannotRunHere(
-                f"Another dynotune (process {holder.pid}) measures on the same cores or GPU, and is stopped.",
+                f"Another dynotune (process {holder.pid}) measures on the same cores or GPU, and is "
+                "suspended.",
                 hint=f"Let it go on (kill -CONT {holder.pid}) or end it; --no-lock does not wait for it.",
             )
         if time.monotonic() > deadline_s:

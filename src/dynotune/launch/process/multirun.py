@@ -33,7 +33,8 @@ def refuse_multirun(command: Sequence[str], cwd: Path) -> None:
         return
     if _has_hydra_main(text):
         raise UsageError(
-            f"{word} starts several jobs of Hydra, and a measurement needs one command that repeats.",
+            f"{word} starts several jobs of Hydra, but a measurement needs a command that does the "
+            "same in each run.",
             hint=(
                 f"Leave {word} out and give each key one value. To compare two values: dynotune compare "
                 "arg.lr=0.2 --baseline arg.lr=0.1 -- python train.py lr={lr}"

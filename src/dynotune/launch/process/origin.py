@@ -86,7 +86,7 @@ def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
         return
     parts = [knobs.how_to_type(one) for one in left] + ([f"-- {words.command(command)}"] if command else [])
     raise UsageError(
-        f"{folder} was not begun here by you, and what is in it could run foreign code.",
+        f"{folder} was not begun by you on this machine, and its settings could run foreign code.",
         hint=(
             "If you trust it, type it beside --resume (compare takes settings without --set): "
             f"{' '.join(parts)}"
@@ -158,5 +158,5 @@ def _key() -> bytes:
         key = file.read(_KEY_BYTES + 1)
         status = os.fstat(file.fileno())
         if len(key) != _KEY_BYTES or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise OSError(f"{path} is no key of this user")
+            raise OSError(f"{path} is not a key of this user")
     return key

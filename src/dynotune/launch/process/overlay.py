@@ -207,7 +207,7 @@ def _own_namespace() -> None:
         if user != 0 and _effective_capabilities() & _READS_ANYTHING:
             # Python's files may be readable only through the capability, and Python could then import nothing
             # more.
-            lost = OSError(errno.EPERM, "it would take away the capability to read files of others")
+            lost = OSError(errno.EPERM, "the view would take away the capability to read other users' files")
             raise NoOverlay(lost, "making a view") from None
         with doing("making a user namespace"):
             _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)

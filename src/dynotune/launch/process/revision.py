@@ -66,7 +66,8 @@ def find(cwd: Path, ref: str) -> Revision:
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
         raise UsageError(
-            f"The working tree holds {ref} already, so baseline and candidate would be the same.",
+            f"The files of the working tree are those of {ref} already, so baseline and candidate would "
+            "be the same.",
             hint="Name another revision, or check out the revision to judge.",
         )
     dirty = _git(root, "status", "--porcelain", "--untracked-files=no", _NOT_INTO_SUBMODULES).strip()
@@ -84,8 +85,8 @@ def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
         raise CannotRunHere(
             f"Another revision of {revision.root} can only be shown in a copy-on-write view: {why}.",
             hint=(
-                "Check it out beside, by git worktree add, and compare the two by a placeholder of the "
-                "command."
+                "Check the revision out into a second folder with git worktree add, and compare the "
+                "two folders by a placeholder in the command."
             ),
         )
 
@@ -122,7 +123,7 @@ def top_level(cwd: Path) -> Path | None:
 
 
 class Commit(NamedTuple):
-    """A commit of a line of history. `num_parents`: 2 for a merge."""
+    """A commit of a history of first parents. `num_parents`: 2 for a merge."""
 
     hash: str
     subject: str
@@ -130,11 +131,12 @@ class Commit(NamedTuple):
 
 
 def between(cwd: Path, good: str, bad: str) -> list[Commit]:
-    """Return the commits from `good` to `bad`, both among them, each on the first parent of the next.
+    """Return the commits from `good` to `bad`, both included. Each is the first parent of the next.
 
-    A merge is one step, with all that it brought in.
+    So a merge is one step, with all commits that it brought in.
 
-    Raises UsageError: git knows one of them not, or `good` is not on that line of `bad`.
+    Raises UsageError: git does not know one of the two, or following first parents from `bad` does not lead
+        to `good`.
     """
     root = _root(cwd)
     ends = [_commit(root, ref) for ref in (good, bad)]
@@ -146,7 +148,7 @@ def between(cwd: Path, good: str, bad: str) -> list[Commit]:
     if begin is None:
         base = _git(cwd, "merge-base", *ends).strip()
         raise UsageError(
-            f"{good} is not on the line of {bad}: following first parents from {bad} does not lead to it.",
+            f"{good} is not in the history of {bad}: following first parents from {bad} does not lead to it.",
             hint=f"They part at {base[:12]}: is that one good, as git.ref={base[:12]}?",
         )
     return line[begin:]
@@ -241,10 +243,10 @@ def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str
         before, after, *_, status = fields.lstrip(":").split()
         if _SUBMODULE in (before, after):
             raise UsageError(
-                f"{ref} has another revision of the submodule {name}, which cannot be shown.",
+                f"{ref} uses another revision of the submodule {name}, which cannot be shown.",
                 hint=(
-                    "Compare two worktrees of your own, made by git worktree add, by a placeholder of the "
-                    "command."
+                    "Make two worktrees with git worktree add, and compare the two folders by a "
+                    "placeholder in the command."
                 ),
             )
         (gone if status.startswith("A") else differing).append(name)
@@ -273,12 +275,12 @@ def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str =
     except subprocess.TimeoutExpired as error:
         raise CannotRunHere(
             f"git {words[0]} in {cwd} did not end within {_GIT_S:.0f} s.",
-            hint="Try it by hand: what does it wait for?",
+            hint="Run it by hand, to see what it waits for.",
         ) from error
     if done.returncode != 0 and _LACKS.search(done.stderr.decode(errors="replace")):
         raise UsageError(
             f"{cwd} is a partial clone that has not fetched all files of the revision.",
-            hint="git diff REVISION fetches them, once; dynotune fetches nothing.",
+            hint="Run git diff REVISION once: git then fetches them. dynotune itself fetches nothing.",
         )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ").partition("\n")[0]

@@ -214,7 +214,7 @@ def remove_run(folder: Path) -> int:
             f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat."
         )
     num_bytes = size_bytes(folder)
-    with may_fail(f"remove {folder}", "Check who owns what is in it."):
+    with may_fail(f"remove {folder}", "Check who owns the files in it."):
         shutil.rmtree(folder)
     return num_bytes
 

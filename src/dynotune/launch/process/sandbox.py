@@ -165,7 +165,7 @@ def _find_place(cwd: Path, runs: Path) -> Path | str | None:
     """Find the place of the copies: a temporary folder, None for the run folder, or why no place is
     suitable."""
     if cwd == Path("/"):
-        return "the working directory is the root of all files"
+        return "the working directory is the root of the file system"
     reasons = []
     for base in (None, *dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))):
         folder = runs if base is None else Path(base)

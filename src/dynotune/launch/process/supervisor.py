@@ -97,7 +97,8 @@ class Supervisor:
                 PermissionError, ProcessLookupError
             ):  # the command has executed: it is a member
                 os.setpgid(self._command, group)
-            # A group lasts as long as it has members.
+            # Reap the group's first process only now that the command has joined: a process group exists only
+            # while it has members.
             os.waitpid(group, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._take_signals()
@@ -244,8 +245,8 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
-        # The command was killed while stopped. dynotune has stopped or is about to, and has not read this
-        # message yet.
+        # The command was killed while it was suspended (SIGSTOP). dynotune is suspended too or is about to
+        # be, and has not read this message yet: continue dynotune until it has.
         while self._stopped and not self._order["end_the_rest"] and not self._messages.broken:
             self._continue_dynotune()
             self._messages.wait_for_one(_LOOK_AGAIN_S)

@@ -82,7 +82,7 @@ def _filled(
         and (len(loaders) == 1 or not loader.collate or collate == loader.collate)
     ]
     if len(own) != 1:
-        reason = "several loaders are alike" if own else "its workers lived too briefly, or were not joined"
+        reason = "several loaders are alike" if own else "its workers ended too soon, or were not waited for"
         return msgspec.structs.replace(loader, loading=Unknown(reason))
     loading = _loading(own[0], begin_s, end_s)
     if not isinstance(loading, Unknown) and loader.pin_memory:

@@ -61,7 +61,7 @@ def why_memory_ran_out(
     if "allowed" in found:
         told.append(f"The program allows itself {size(found['allowed'])}")
     if found.get("split", -1) >= asked:
-        told.append("As much lies free in pieces: alloc.expandable_segments=true may be enough")
+        told.append("As much memory is free, but in pieces: alloc.expandable_segments=true may be enough")
     if (most := _batch_at_most(asked, found, batch)) is not None:
         told.append(f"A batch that fits has at most {most} samples")
     return ". ".join(told) + "."

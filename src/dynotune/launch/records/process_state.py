@@ -118,7 +118,7 @@ def _timed(
     """Return the window's timing, and the work that only some of the window's steps do."""
     window = process.window
     if window is None:
-        return Unknown("the window did not come to its end"), []
+        return Unknown("the timed window did not end"), []
     first, last = window.first_step, window.first_step + window.num_steps
     steps, times = record.steps[first:last], record.step_s[first:last]
     if times and steps[0].end_s > window.begin_s:
@@ -127,7 +127,7 @@ def _timed(
         )  # minus the work that the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(
-            f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it."
+            f"{record.path} is damaged: {len(times)} steps are in a window of {window.num_steps} are in it."
         )
     # Whether the steps draw from a torch loader. If the program marks its steps, all draws between two marks
     # count.

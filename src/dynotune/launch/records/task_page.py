@@ -19,9 +19,10 @@ _MAGIC, _VERSION = b"DYNOTASK", 1
 
 
 class TaskPage:
-    """Orders of tasks for one run folder. Only one parent at a time can have the page.
+    """The memory page and the task files by which dynotune orders tasks of one live run from the run's
+    agents. Only one dynotune process at a time can hold the page.
 
-    Raises CannotRunHere: another parent orders tasks in this folder, or the folder cannot be written to.
+    Raises CannotRunHere: another dynotune process holds the page, or the folder cannot be written to.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +39,7 @@ class TaskPage:
                 if not isinstance(error, BlockingIOError):
                     raise
                 raise CannotRunHere(
-                    f"Another dynotune gives tasks to the live run in {folder}.",
+                    f"Another dynotune process controls the live run in {folder}.",
                     hint="Wait until it has ended, or start a run of your own.",
                 ) from error
         self._num_tasks = self._num_repeats = 0

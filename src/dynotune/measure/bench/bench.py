@@ -104,8 +104,8 @@ class Bench:
         self._lanes = lane_speed.alike(run, self._lanes, outcomes[0], self.side, launch, self._notes)
         self.journal.update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
-            # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no
-            # look.
+            # When a comparison resumes, its recorded plan stays in force, whatever the new pilot runs show.
+            # Otherwise the pairs would be tested more often than planned.
             return plan_window(self.request.run, outcomes)
         window, most = self._plan(outcomes)
         max_pairs = min(most, self._comparison.max_pairs)
@@ -280,7 +280,7 @@ class Bench:
     def _pairs_left_s(self, number: int, num_done: int) -> float:
         """Return the seconds that pairs from `number` on take at most; `num_done` of their runs are made."""
         num_runs = 2 * max(1, self._comparison.max_pairs - number + 1) - num_done
-        # Lanes run pairs beside each other.
+        # Each lane runs its own pairs, at the same time as the other lanes.
         pairs_s = num_runs * self.window().run_s / max(1, len(self._lanes))
         left_s = self.left_s()
         return pairs_s if left_s is None else min(pairs_s, left_s)

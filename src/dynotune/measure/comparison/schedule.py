@@ -1,4 +1,4 @@
-"""Set after how many pairs a comparison is judged, and in which order the runs of its pairs go."""
+"""Decide after how many pairs a comparison is judged, and in which order the two runs of each pair go."""
 
 import random
 
@@ -12,14 +12,18 @@ from dynotune.schema.errors import UsageError
 
 
 def looks(max_pairs: int) -> tuple[int, ...]:
-    """Return the numbers of valid pairs after which a verdict is possible; the last number is `max_pairs`.
+    """Return the numbers of valid pairs at which the comparison is judged ("looks", as in sequential
+    testing); the last number is `max_pairs`.
 
     Raises UsageError: `max_pairs` is not between 2 and 48.
     """
     if not MIN_PAIRS <= max_pairs <= MOST_PAIRS:
         raise UsageError(
             f"A comparison takes {MIN_PAIRS} to {MOST_PAIRS} pairs, not {max_pairs}.",
-            hint=f"Beyond {MOST_PAIRS} pairs, lengthen the window with --steps: that narrows every pair.",
+            hint=(
+                f"If {MOST_PAIRS} pairs leave the interval too wide, time more steps in each run with "
+                "--steps."
+            ),
         )
     return (*(look for look in LOOKS if look < max_pairs), max_pairs)
 

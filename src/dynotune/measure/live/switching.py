@@ -166,8 +166,8 @@ def said(
 ) -> SwitchedArms:
     """Return the agent's reports so far on a task's candidates.
 
-    `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block
-        after it.
+    `before`: how many events of each kind the record had before this task. `since_s`: when the task was
+        ordered. Blocks that began earlier are left out: an earlier task may end a block after that time.
     """
 
     def new(kind: type[E]) -> Iterator[tuple[str, E]]:

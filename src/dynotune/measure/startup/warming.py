@@ -219,7 +219,7 @@ def _reason(growth: Growth, state: Cache) -> str:
 def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
     notes = []
     for state in states:
-        title, again = TITLES[state.name], "What it would hold is compiled at every start."
+        title, again = TITLES[state.name], "The code that it would hold is compiled at every start."
         if state.off:
             # Headers are left out on purpose; a cache without a home folder is rarely used by this program.
             if state.name != "headers" and "HOME" not in state.off:

@@ -186,7 +186,7 @@ def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknow
             if isinstance(capability, str):
                 named = name if isinstance(name, str) else ""
                 found[capability] = Gpu(compute_capability=capability, name=named, cuda_driver=cuda)
-        return [*found.values()] or Unknown("there is no GPU that a program would see")
+        return [*found.values()] or Unknown("there is no GPU that a program could use")
 
 
 def _in_step(

@@ -64,7 +64,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
         after = body + body_bytes
         is_cut = header_bytes < _HEADER.size or after > end
         if is_cut:
-            problem(f"the fat binary at byte {at} is longer than what holds it")
+            problem(f"the fat binary at byte {at} reaches beyond the section that contains it")
             after = end
         if version != VERSION:
             problem(

@@ -42,7 +42,7 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
     summed = needed(total(_integral(samples, power, begin_s, end_s) for power in powers))
     if summed > 0:
         return Energy(summed, "power")
-    return by_counter if isinstance(by_counter, Unknown) else Unknown("the GPU says that it takes no power")
+    return by_counter if isinstance(by_counter, Unknown) else Unknown("the GPU reports a power of 0")
 
 
 def _places(samples: Sequence[Sample]) -> list[int]:

@@ -6,7 +6,7 @@ from dynotune.probe.sources.nvml import answer
 from dynotune.schema.facts import Unknown
 
 FIRST = Unknown("there is no earlier reading")
-NOT_HERE = Unknown("this GPU has no GPM counters: Hopper and later have them")
+NOT_HERE = Unknown("this GPU has no GPM counters; Hopper and later GPUs have them")
 
 Fullness = tuple[float | Unknown, float | Unknown]
 
@@ -45,7 +45,7 @@ class Gpm:
         asked.metrics[0].metricId = library.NVML_GPM_METRIC_SM_UTIL
         asked.metrics[1].metricId = library.NVML_GPM_METRIC_ANY_TENSOR_UTIL
         found = library.nvmlGpmMetricsGet(asked).metrics
-        unsaid = Unknown("NVML does not say: the counter is not there")
+        unsaid = Unknown("NVML gave no value: the counter does not exist")
 
         def percentage(metric: Any) -> float | Unknown:
             return metric.value if metric.nvmlReturn == library.NVML_SUCCESS else unsaid

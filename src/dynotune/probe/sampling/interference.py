@@ -141,11 +141,11 @@ def _cores(window: Window) -> Iterator[str]:
     quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # Some sandboxes show zeros in /proc/stat.
     if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
-        raise _missing("the kernel does not count the time of our cores")
+        raise _missing("the kernel does not count the time of the cores that this command uses")
     usable = min(num_cpus, next(quotas, num_cpus))
     usable_s = usable * window.length_s
     if -others_s > MISMATCH_SHARE * usable_s:
-        raise _missing("the counters of our cores and of our processes do not agree")
+        raise _missing("the counters of this command's cores and of its processes do not agree")
     # Other programs take nothing from us while they use cores beyond our quota.
     taken_s = others_s - (num_cpus - usable) * window.length_s
     for who, used_s in (("other processes", taken_s), ("dynotune itself", window.own_cpu_s())):
@@ -153,7 +153,10 @@ def _cores(window: Window) -> Iterator[str]:
             cores = used_s / window.length_s
             yield f"{who} used {cores:.2f} of {usable:g} cores ({used_s / usable_s:.0%})"
     if steal_s > STEAL_CORES * window.length_s and steal_s > STEAL_SHARE * (busy_s + steal_s):
-        yield f"the hypervisor took {steal_s / (busy_s + steal_s):.0%} of the time our cores wanted to run"
+        yield (
+            f"the hypervisor took {steal_s / (busy_s + steal_s):.0%} of the time that this command's "
+            "cores wanted to run"
+        )
 
 
 def _quota(window: Window) -> Iterator[str]:
@@ -178,7 +181,7 @@ def _swap(window: Window) -> Iterator[str]:
     if num_in <= limit and num_out <= limit:
         return
     if num_in <= limit:
-        raise _missing("pages were swapped out, and the kernel does not say whose")
+        raise _missing("pages were swapped out, and the kernel does not say of which process")
     # Each page swapped in for the tree is a major fault of the tree. Pages without such a fault are others'.
     others = num_in - window.growth("tree", "num_major_faults") * SWAP_READAHEAD_PAGES
     if others <= limit:
@@ -209,11 +212,13 @@ def _gpu_processes(window: Window, at: int) -> Iterator[str]:
             if process.pid not in ours:
                 strangers.setdefault(process.pid, []).append(process)
     if not ours and not window.inside[0].pids_comparable:
-        raise _missing("in this container the driver's process ids need not be ours")
+        raise _missing("in this container the driver's process ids may differ from the container's")
     for pid, seen in strangers.items():
         name = next((process.name for process in seen if process.name), None)
         if name == MPS_SERVER:
-            missing.append("programs share it through MPS, which does not say whose work it does")
+            missing.append(
+                "programs share the GPU through MPS, which does not say which program the work belongs to"
+            )
         # A process that holds a context and runs nothing disturbs nothing.
         elif num_busy := sum(process.sm_percent != 0 for process in seen):
             text = f"process {pid} ({name or 'name unknown'}) computes on GPU {gpus[0].nvml_index}"

@@ -51,14 +51,14 @@ def own_bytes(
     if now.by_pid.get(pid, -1) >= reserved_bytes:
         return now.by_pid[pid], ""
     if isinstance(before, Unknown):
-        why = "NVML does not list the process: in a container it may have another number outside"
+        why = "NVML does not list the process: outside the container it may have another process id"
         return Unknown(why), ""
     came = [size for other, size in now.by_pid.items() if other not in before.by_pid]
-    found, how = came, "that of the process which NVML lists since its start"
+    found, how = came, "the memory of the process that NVML has listed since the command's start"
     if not now.by_pid:
         found, how = (
             [now.used_bytes - before.used_bytes],
-            "what the device had more in use than before its start",
+            "the increase of the device's used memory since the command's start",
         )
     fitting = [size for size in found if reserved_bytes <= size <= reserved_bytes + MOST_OUTSIDE_BYTES]
     if len(fitting) == 1:

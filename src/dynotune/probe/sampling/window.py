@@ -40,7 +40,7 @@ def counted(part: str, field: str, place: int = 0) -> Counter:
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
         if isinstance(counters, list):
-            absent = Unknown("this GPU was not sampled all along")
+            absent = Unknown("this GPU was not sampled for the whole window")
             counters = counters[place] if place < len(counters) else needed(absent)
         if isinstance(counters, ByName):
             return needed(counters.values.get(field, Unknown(f"this kernel does not count {field}")))

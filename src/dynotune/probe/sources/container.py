@@ -146,7 +146,9 @@ def kind(root: Path = Path("/")) -> str | Unknown | None:
         return marker
     if all(answer is None for answer in first):
         return Unknown("the namespaces of this process cannot be read")
-    return Unknown("this process is in namespaces of its own, of no kind of container known here")
+    return Unknown(
+        "this process has namespaces of its own, but they belong to no kind of container that dynotune knows"
+    )
 
 
 def _marker(root: Path) -> str | None:

@@ -45,7 +45,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
                 idle += idling + iowait
                 steal += stolen
     if num_found != len(wanted):
-        return Unknown(f"/proc/stat lists {num_found} of our {len(wanted)} cores")
+        return Unknown(f"/proc/stat lists {num_found} of this command's {len(wanted)} cores")
     return Cores(num_cpus=num_found, busy_s=busy * TICK_S, idle_s=idle * TICK_S, steal_s=steal * TICK_S)
 
 
@@ -254,4 +254,4 @@ def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | U
             return Unknown(f"the memory of process {pid} cannot be read: {error.strerror}")
         # The file is empty while the process is ending.
         total += int(found[1]) * 1024 if found else 0
-    return total or Unknown("no process of the tree was there to be asked for its memory")
+    return total or Unknown("no process of the command was left to read its memory from")

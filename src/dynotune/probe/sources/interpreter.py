@@ -134,7 +134,7 @@ def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -
     if not command:
         return Unknown("the command is empty")
     if not left:
-        return Unknown("the command leads from one program to the next too often")
+        return Unknown("the command starts a chain of too many programs")
     program = _which(command[0], env, cwd)
     if program is None:
         return Unknown(f"{command[0]} is not found")
@@ -153,7 +153,7 @@ def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -
     if name in ENVIRONMENT_TOOLS:
         return Unknown(f"{name} chooses the environment itself")
     if name in ("torchrun", "accelerate") and {"--no-python", "--no_python"} & set(command):
-        return Unknown(f"{name} starts a program that need not be Python")
+        return Unknown(f"{name} may start a program other than Python")
     return _by_shebang(program, env, cwd, left)
 
 
@@ -268,7 +268,8 @@ def run_python(
         try:
             stdout, stderr = child.communicate(timeout=timeout_s)
         except BaseException as error:
-            # Its children also hold its pipes open, and the terminal's Ctrl-C does not reach its session.
+            # Kill the child's whole process group: grandchildren hold the child's pipes open, and the
+            # terminal's Ctrl-C does not reach the child's own session.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):

@@ -14,7 +14,7 @@ from dynotune.schema.facts import Unknown
 
 SCHEMA = "dynotune.samples/1"
 
-NOT_RECORDED = Unknown("these samples were taken by a dynotune that did not record it")
+NOT_RECORDED = Unknown("the version of dynotune that took these samples did not record it")
 
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):

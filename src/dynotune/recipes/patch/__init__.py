@@ -1,9 +1,9 @@
 """Write a recipe as a unified diff against the files of the user's program.
 
 `program` finds the files that the command runs, `source` parses and edits a file, and `diff` writes git's
-form. `settings` decides where each setting belongs: in a call (`calls`), in the default of an option
-(`options`) or in a configuration file (`configuration`, by the `overrides` of the command), or in a statement
-(`statements`). `patch` puts them together.
+form. `settings` decides where each setting is edited: in a call (`calls`), in the default of an option
+(`options`), in a configuration file (`configuration`, which knows Hydra's `overrides` on the command line),
+or in a statement (`statements`). `patch` puts them together.
 
 Nothing is written to the program's files, and nothing of the program is run.
 """

@@ -276,7 +276,7 @@ def set_key(file: Configuration, mapping: Any, key: str, value: str) -> str:
 
 
 def plain_values(mapping: Any) -> dict[str, str]:
-    """Return the texts of a mapping, by key; of what is no text, `…`."""
+    """Return the scalar values of a mapping by key, with `…` in place of lists and mappings."""
     return {
         key.value: node.value if isinstance(node.value, str) else "…"
         for key, node in mapping.value

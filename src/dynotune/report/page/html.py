@@ -359,7 +359,7 @@ def _kind(cell: Cell, kind: str) -> str:
 
 
 def _lines(lines: Iterable[CommandLine]) -> list[Markup]:
-    """Write command lines, each word on one line if there is room, with a button that copies the line."""
+    """Write command lines, with a copy button. A word is not broken if there is room for it on a line."""
     parts = []
     for line in lines:
         quoted = (element("span", escape(words.plain(word, longest=LONGEST_LINE))) for word in line.words)

@@ -16,13 +16,13 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.toml_text import quoted
 from dynotune.text import words
 
-DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
+DANGER = "Compile caches are code: the command runs their libraries, machine code and pickles as its own."
 HEADLINES = {
     "warm": ("Warm: ", "bold green", "the last run compiled nothing that a cache keeps."),
     "nothing": (
         "Nothing: ",
         "bold yellow",
-        "no run added anything to a cache, and there was nothing in them.",
+        "no run added anything to a cache, and the caches were empty.",
     ),
     "not-warm": ("Not warm: ", "bold red", "every run added something."),
 }
@@ -217,7 +217,7 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
     target = words.plain(", ".join(gpus)) if gpus else "machines without a GPU"
     lines = [
         (
-            "# Where dynotune is installed in the image, as the user that the command runs as. It is for "
+            "# For an image in which dynotune is installed; run it as the command's user. The pack is for "
             f"{target}."
         )
     ]
@@ -254,8 +254,8 @@ def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) 
         fill: the command that fills the volume once.
     """
     lines = [
-        "# Merge it into the pod's template. Not an emptyDir: that ends with the pod.",
-        f"# Filled once, in a pod that has it mounted: {fill}",
+        "# Merge this into the pod's template. An emptyDir does not do: it ends with the pod.",
+        f"# Fill the volume once, in a pod that has it mounted: {fill}",
         *container(variables),
         "      volumeMounts:",
     ]

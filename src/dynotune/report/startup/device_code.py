@@ -26,16 +26,14 @@ STYLES = {
 OF_OTHERS = "in part"
 
 PARTIAL = (
-    f"{OF_OTHERS}: the rest is for other GPUs. Libraries of NVIDIA keep kernels for one GPU each and "
-    "choose among "
-    "them; in an extension of your own a call of such a kernel fails."
+    f"{OF_OTHERS}: the rest is for other GPUs. NVIDIA's libraries hold kernels for one GPU each and "
+    "choose among them. In an extension of your own, a call of a kernel for another GPU fails."
 )
 JIT = (
-    "compiled: the driver compiles this PTX when a program first uses it, at most all of it, and again in "
-    "every fresh "
-    "container. Install a build for this GPU, or build with TORCH_CUDA_ARCH_LIST={capability}; else keep "
-    "the result: "
-    "CUDA_CACHE_PATH on a disk that lasts, CUDA_CACHE_MAXSIZE large enough (4294967296 is the most)."
+    "compiled: the driver compiles the parts of this PTX that a program uses, at their first use, and "
+    "again in every fresh container. Install a build for this GPU, or build with "
+    "TORCH_CUDA_ARCH_LIST={capability}; else keep the result: CUDA_CACHE_PATH on a disk that lasts, "
+    "CUDA_CACHE_MAXSIZE large enough (4294967296 is the most)."
 )
 CANNOT = (
     "cannot run: there is neither machine code nor PTX for this GPU. Install a build for it, or build with "

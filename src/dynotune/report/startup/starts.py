@@ -280,7 +280,7 @@ def _lasts(cache: Cache) -> str:
 def _notes(startup: Startup) -> list[Piece]:
     void = [Note(one.reason, label=f"void: block {one.block}", on=On.TERMINAL) for one in startup.voided]
     where = (
-        "Caches of these starts lay in folders of their own; yours were neither used nor changed. "
+        "These starts had caches in folders of their own; your caches were neither used nor changed. "
         f"The warm ones are in {startup.warm_caches}."
     )
     noted = [*wary(startup.warnings), Note(where, tone="dim", on=On.LONG)]

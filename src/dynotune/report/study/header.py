@@ -38,9 +38,9 @@ def headline(study: Study) -> Answer:
         return _open("Not finished", "what is known so far", sentence)
     if study.recipe:
         return _open("Unproved", "settings that were not confirmed", study.verdict)
-    rest = "no setting earned a place in a recipe"
+    rest = "no setting was proved to help"
     if study.base_recipe is not None:
-        rest = f"no setting earned a place on top of {_name(study.base_recipe)}, which stands"
+        rest = f"no further setting was proved to help on top of {_name(study.base_recipe)}, which stands"
     return _open("Nothing proved", rest, study.verdict or "No setting was proved to help.")
 
 

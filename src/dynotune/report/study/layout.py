@@ -140,15 +140,15 @@ def _head(study: Study) -> list[Fields]:
 
 
 def _in_blocks(comparison: Comparison) -> str:
-    """Say what blocks within one process said of an arm, and how their baseline compares with the plain
-    window."""
+    """Say what blocks within one process said of an arm, and how their baseline compares with the window
+    timed before anything was switched."""
     shift = comparison.baseline_shift
     baseline = "unknown" if shift is None else words.baseline_shift(shift)
     found = words.with_interval(comparison.speedup, comparison.ci, digits=words.digits(comparison.ci))
     num = f"{comparison.num_pairs} block{'' if comparison.num_pairs == 1 else 's'}"
     return (
-        f"{words.settings(comparison.candidate_settings)}: {found}, {num}; a step of "
-        f"the baseline against the plain window: {baseline}"
+        f"{words.settings(comparison.candidate_settings)}: {found}, {num}; time of a baseline step, "
+        f"relative to the window before anything was switched: {baseline}"
     )
 
 
@@ -162,7 +162,7 @@ def _recipe(study: Study) -> list[Piece]:
         ci = interval_of(estimate) if estimate else None
         gain = words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""
         rows.append([Span(str(setting), "strong"), gain, Span(words.interval(ci) if estimate else "", "dim")])
-    detail = "each with and without it, in the whole" if any(worth.values()) else ""
+    detail = "each compared with and without, among all the others" if any(worth.values()) else ""
     table = Table("", [Column(""), Column("", "number"), Column("", "whole")], rows)
     return [Section("Recipe", [table], aside=detail, on=On.LONG)]
 
@@ -243,10 +243,11 @@ def _settings(study: Study) -> Section:
 
 
 def _aside_on_page(study: Study) -> str:
-    alone = f"Each setting on its own against the command {study.begun}; right of 1× is faster"
+    alone = f"Each setting alone, against the command {study.begun}; right of 1× is faster"
     if any(candidate.needs for candidate in study.candidates):
         alone += (
-            ". A setting that means nothing alone is tried beside the one that it needs, against that one"
+            ". A setting that has an effect only together with another one is compared, together with "
+            "it, against the other one alone"
         )
     return f"{alone}. Grey: less than {words.share_margin(study.margin)} difference."
 
@@ -309,7 +310,7 @@ def _in_the_code(study: Study) -> list[Piece]:
     if finding is None:
         return []
     claim, where, remedy = prose(finding.claim), place(finding.where), prose(finding.remedy)
-    # On a screen the verdict below names the place.
+    # On a terminal, the verdict below already names the place.
     notes = [
         Note(Lines(tuple(filter(None, lines))), on=on)
         for lines, on in (((claim, remedy), On.SCREEN), ((claim, where, remedy), On.ALL_OF_IT))
@@ -331,11 +332,11 @@ def _worth(study: Study) -> list[Piece]:
     legend: list[tuple[str, Tone, str]] = [("●", "good", "kept"), ("□", "dim", "dropped")]
     forest = Forest("What each setting adds to the others", intervals, study.margin, legend=legend)
     said = (
-        "The best arm with and without one setting, in random order. A setting that does not earn its place "
-        "is dropped before the rest is confirmed."
+        "The best arm with and without one setting, in random order. A setting that does not prove to "
+        "help is dropped before the others are confirmed."
     )
     blocks = [Note(said), forest, tables.worth(study)]
-    return [Section("What each is worth in the whole", blocks, on=On.PAGE)]
+    return [Section("What each setting adds to the others", blocks, on=On.PAGE)]
 
 
 def _wary(study: Study) -> list[Piece]:
@@ -371,7 +372,11 @@ def _page_has(study: Study) -> list[Piece]:
     """Say what is in report.html; a study that was stopped has no page yet."""
     sentence = [Note(prose(study.verdict), on=On.LONG)] if study.recipe and study.verdict else []
     commands = any(one.kind in NEXT for one in repeats(study))
-    more = "and more commands" if commands else "bound and fact; dynotune diagnose says what else costs"
+    more = (
+        "and more commands"
+        if commands
+        else "predicted and measured; dynotune diagnose shows what else costs time"
+    )
     num = len(study.warnings)
     warned = f"{'1 warning' if num == 1 else f'{num} warnings'}, " if num else ""
     brief = Note(f"report.html has {warned}every run, {more}.", tone="dim", on=On.SCREEN)

@@ -162,7 +162,7 @@ def saved(study: Study) -> list[Saved]:
     rows = []
     for row in tried(study):
         bound = row.candidate.bound
-        # Of what was measured beside another setting, the gain is no share of the baseline's time.
+        # If a setting was measured together with another one, its gain is not a share of the baseline's time.
         if isinstance(bound, Unknown) or row.alone is None or row.alone.against:
             continue
         ends = interval_of(row.alone)

@@ -86,7 +86,7 @@ def not_offered(study: Study) -> Table:
     """Return settings that a finding or a fact names but that were not tried."""
     header = [Column("Setting", "code"), Column("Not tried, because"), Column("Named by")]
     rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
-    return Table("Named by a finding, and not tried", header, rows, folded=True, on=On.PAGE)
+    return Table("Named by a finding, but not tried", header, rows, folded=True, on=On.PAGE)
 
 
 def tested(study: Study) -> Table:
@@ -104,7 +104,9 @@ def together(study: Study) -> Section:
         [" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)
     ]
     table = Table(f"Settings together, against the command {study.begun}", header, rows)
-    said = Note("What they gave together, and what they would have given if each did as alone.")
+    said = Note(
+        "What the settings gave together, and what they would have given if each had its effect alone."
+    )
     return Section("Settings together", [said, table] if rows else [], on=On.PAGE)
 
 
@@ -117,7 +119,7 @@ def bounds(study: Study) -> Section:
         by = row.candidate.bound_by or NOTHING
         rows.append([row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, by])
     table = Table(f"Shares of the time {study.begun}", [*names, Column("Bounded by")], rows)
-    said = Note("What a setting could save at most by the diagnosis, and what it saved alone.")
+    said = Note("What a setting could save at most, by the diagnosis, and what it saved alone.")
     return Section("Bounds and what was measured", [said, table] if rows else [], on=On.PAGE)
 
 
@@ -149,9 +151,9 @@ def _confirmed_by(study: Study, confirmed: Comparison) -> str:
     """Say what was compared with what, and whether these turns had a part in choosing it, as blocks have."""
     compared = "The recipe" if study.recipe else words.settings(confirmed.candidate_settings, separator=" ")
     if confirmed.within:
-        turns = "in blocks within one process: those of the search, which had a part in the choice"
+        turns = "in blocks within one process that were also used to choose the settings"
     else:
-        turns = "on pairs that played no part in any choice"
+        turns = "on pairs that were not used to choose settings"
         if confirmed.pooled and confirmed.blocks is not None:
             turns += f". The interval is of them and of {len(confirmed.blocks.pairs)} blocks, which did"
     return f"{compared} against the command {study.begun}, {turns}."
@@ -179,7 +181,7 @@ def _pays_off(study: Study) -> Table:
     if study.break_even is None:
         return Table("", header, [])
     starts = [words.duration(study.break_even.baseline_start_s), words.duration(study.break_even.start_s)]
-    caption = "From the launch to steady steps, their own time left out"
+    caption = "From the launch to steady steps, without the time of the steps themselves"
     return Table(caption, header, [[*starts, pays_off(study)]], cards=False)
 
 
@@ -231,7 +233,10 @@ def _within(study: Study) -> Table:
         found = [one.verdict or NOTHING, words.speedup(one), words.interval(one.ci), str(one.num_pairs)]
         note = one.only_chooses or one.reason or NOTHING
         rows.append([words.settings(one.candidate_settings, separator=" "), *found, baseline, note])
-    about = "Blocks within one process; Baseline: time of its step there over its time in the plain window"
+    about = (
+        "Blocks within one process. Baseline: the time of its step there, divided by its time in the "
+        "window before anything was switched"
+    )
     return Table(about, header, rows, folded=True)
 
 

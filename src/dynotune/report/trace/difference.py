@@ -90,7 +90,7 @@ def _parts(difference: TraceDifference) -> list[Piece]:
     what = "A step" if difference.per == "step" else "The window"
     table = Table("", [Column("  part", "whole"), *CHANGE], rows, cards=False)
     drawing = Bars(f"{what} before and after, by part", bars)
-    picture = Section(what, [drawing], aside="on the slowest device, both on one scale")
+    picture = Section(what, [drawing], aside="on the slowest device; both bars have the same scale")
     return [picture, Section("Part by part", [table], in_nav=False)]
 
 

@@ -59,8 +59,8 @@ VIEWER = "https://ui.perfetto.dev: Open trace file"
 T = TypeVar("T")
 _total = attrgetter("total_s")
 ALIGNED = {
-    "clock": "Their clocks were aligned by the times that the traces carry.",
-    "collectives": "Their clocks were aligned by the collectives that they share.",
+    "clock": "The ranks' clocks were aligned by the absolute times in the traces.",
+    "collectives": "The ranks' clocks were aligned by their common collectives.",
     "nothing": "Their clocks could not be aligned.",
 }
 
@@ -334,7 +334,7 @@ def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -
         for each in sorted(worst, key=lambda each: -each.total_s)
     ]
     columns = [*numbers("time", "calls", "rank"), Column("call"), Column("from")]
-    return listed(name, per.words + (", of the rank that spent most" if several else ""), columns, rows, top)
+    return listed(name, per.words + (", for the rank that spent most" if several else ""), columns, rows, top)
 
 
 def _gaps(summary: TraceSummary, top: int) -> list[Piece]:
@@ -393,7 +393,7 @@ def _ranks(summary: TraceSummary, top: int) -> list[Piece]:
     table = Table("", columns, rows, most=limit, all_by=f"--top {len(rows)}")
     known = [each for each in chosen if each.phase_s]
     own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
-    detail = "in a middling step, without waits and exchange"
+    detail = "in a step of median length, without waits and communication"
     phases = listed("Own time by phase", detail, numbers("rank", *RANK_PHASES), own, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:

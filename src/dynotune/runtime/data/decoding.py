@@ -43,7 +43,7 @@ def decode_on_device(
     device = resolved(device)
     with ThreadPoolExecutor(4) as pool:
         files = list(pool.map(_content, sources))
-        # nvJPEG fills up what is cut short.
+        # nvJPEG fills the missing part of a truncated file.
         whole = [at for at, data in enumerate(files) if isinstance(data, bytes) and data[-2:] == b"\xff\xd9"]
         images = _on_gpu(files, whole, device) if device.type == "cuda" else {}
         rest = [at for at in range(len(files)) if at not in images]

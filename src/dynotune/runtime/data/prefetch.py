@@ -55,8 +55,8 @@ class _Iteration:
     loader: Iterator[Any]
     ring: PinnedRing
     ahead: deque[_Ahead | Exception] = field(default_factory=deque)
-    # The ends of uploads, and what they read: memory that others pinned is freed without asking about
-    # uploads.
+    # The end event of each upload, with the memory that the upload reads. Memory that others pinned is freed
+    # without regard to uploads, so it is kept here until the event.
     reading: deque[tuple[Event, Any]] = field(default_factory=deque)
     # What the caller's stream had to do when each batch was asked for.
     asked: deque[Event] = field(default_factory=deque)

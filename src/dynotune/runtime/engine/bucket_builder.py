@@ -22,7 +22,7 @@ log = logging.getLogger("dynotune.runtime")
 OneCompile = bool | str | Mapping[str, Any]
 Compile = OneCompile | Sequence[OneCompile] | None
 
-# What a replay can return as it stood at the capture.
+# Types of outputs that a replay can return unchanged, as they were at the capture.
 _CONSTANTS = (type(None), bool, int, float, str)
 # These capture graphs of their own, which cannot be captured into the engine's.
 _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")

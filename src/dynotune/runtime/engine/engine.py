@@ -186,7 +186,7 @@ class Engine(Closing):
                 for made in built.values():
                     made.reset()
                 raise
-            # What a build that ran out of memory left in cycles and in torch's cache.
+            # Free what a build that ran out of memory left in reference cycles and in torch's cache.
             gc.collect()
             if self._done is not None:
                 torch.cuda.empty_cache()
@@ -291,7 +291,7 @@ class Engine(Closing):
             )
 
     def _forward(self, forward: Any, ready: Inputs) -> Any:
-        # A graph knows no autocast, so neither does what stands in for one.
+        # A graph ignores autocast, so its fall-back must ignore it too.
         with torch.autocast(self.device.type, enabled=False):
             return forward(*ready)
 
@@ -351,7 +351,7 @@ class Engine(Closing):
 
     def _count_fallback(self, reason: str, shapes: Shapes | None) -> None:
         self._fallbacks[reason] += 1
-        # A bucket's own reason was logged when it was built.
+        # Log nothing here: a bucket's own reason was logged when the bucket was built.
         if shapes is None or (reason, shapes) in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
         self._logged.add((reason, shapes))

@@ -79,7 +79,8 @@ class Capturer:
         kept: Callable[[], list[torch.Tensor]],
     ) -> CapturedGraph:
         """Capture a graph; see `capture`."""
-        # torch refuses a pool whose graphs are all gone; and one that a failed capture used is better left.
+        # torch refuses a pool whose graphs have all been freed. A pool that a failed capture used is better
+        # not used again.
         if not any(graph.is_alive for graph in self._sharing):
             self._pools.append(torch.cuda.graph_pool_handle())
         sharing, self._sharing = self._sharing, []
@@ -176,7 +177,7 @@ def _captured(
             outputs = forward(*inputs)
         except BaseException as error:
             failure = error
-        # Ended in any case: a stream that goes on capturing is lost.
+        # End the capture in any case: a stream that is still capturing cannot be used again.
         try:
             graph.capture_end()
         except RuntimeError as error:
@@ -217,7 +218,7 @@ def _recover(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: tuple
     healing = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         scratch = torch.zeros(1, device=device)
-        # The end of a capture that succeeds puts the generator right.
+        # A capture that succeeds restores the generator at its end.
         healing.capture_begin(capture_error_mode="thread_local")
         scratch.add_(1)
         healing.capture_end()

@@ -94,7 +94,7 @@ class Workers:
 
     def __init__(self, name: str, num: int = 1) -> None:
         self._jobs: _Jobs = SimpleQueue()
-        # Daemons: a job that waits for what never comes must not keep the interpreter from its exit.
+        # Daemon threads: a job that waits forever must not keep the interpreter from exiting.
         self._threads = [
             threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True) for _ in range(num)
         ]

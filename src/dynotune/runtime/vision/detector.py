@@ -174,7 +174,7 @@ class Detector(Closing):
             for part in parts:
                 batch = self._lanes.stage([listed[number] for number in part], spins=True)
                 under_way.append((self._lanes.launch(batch), part))
-                # While one is waited for, the device has the next.
+                # While the host waits for one batch, the device already has the next.
                 if len(under_way) > 1:
                     self._take(results, under_way)
             while under_way:

@@ -96,7 +96,7 @@ class Copied:
         elif chunk is not None:
             self._free.put(chunk)
 
-    # Its owner may be interrupted between any two lines.
+    # The chunk's owner may be interrupted between any two lines.
     __del__ = drop
 
 
@@ -272,7 +272,7 @@ class FrameRing:
                     shape = (num, letterbox.num_rows, at.frame_width, 3)
                     chunk.graphs[num, *size] = self._captured(self._capturer, chunk, shape, letterbox)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
-            # Without graphs the same is done launch by launch.
+            # Without graphs, the same kernels are launched one by one.
             _log.warning(
                 "upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error
             )

@@ -17,7 +17,7 @@ def kernels_of(name: str, device: torch.device) -> ModuleType | None:
     if device.type != "cuda":
         return None
     try:
-        # Here, as Triton comes with torch for GPUs only.
+        # Import Triton here, because it comes only with torch builds for GPUs.
         kernels = importlib.import_module(f"dynotune.runtime.vision.{name}")
         if kernels.works(device):
             return kernels

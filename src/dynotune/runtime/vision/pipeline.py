@@ -145,7 +145,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 end = _End(error)
                 self._room.release()
                 with self._lock:
-                    # The reader may wait for a source for long: what failed is told at once.
+                    # Raise the error at once: the reader may wait for its source for a long time.
                     if not self._stopped:
                         self._stopped = True
                         self._staged.put(end)

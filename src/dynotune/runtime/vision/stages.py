@@ -176,7 +176,7 @@ class Lanes:
         shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
         if not isinstance(shape, tuple) or dtype is None:
             return self._checked_placement(frame, name)
-        # All that decides about an array.
+        # These properties decide whether an array is accepted.
         kind = (type(frame), shape, dtype, frame.device if isinstance(frame, Tensor) else None)
         known = self._placements.get(kind)
         if known is None:
@@ -221,7 +221,7 @@ class Lanes:
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
             split = neighbours(frames, self.ring.num_frames)
-            # A new lane is filled with zeros: on the stream that writes into it next.
+            # A new lane is filled with zeros, on the stream that writes into it next.
             with self._state, self.device_streams.on(self._before):
                 lane = network.take_lane()
             batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
@@ -360,7 +360,8 @@ class Lanes:
             where = [at.left, at.top, at.gain, at.frame_width, at.frame_height]
             row = torch.tensor([where], dtype=torch.float32, device=device)
             if len(self._letterboxes) >= MAX_LETTERBOXES:
-                # Made and used on one stream, so its memory is not used again before its last reader is done.
+                # The oldest letterbox was made and used on one stream, so the allocator does not reuse its
+                # memory before its last kernel has ended.
                 self._letterboxes.pop(next(iter(self._letterboxes)))
             rows = None if whole else rows_read(at)
             found = Letterbox(at, device, swap_channels=self.options.swap_channels, rows=rows), row

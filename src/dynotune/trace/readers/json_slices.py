@@ -157,8 +157,8 @@ class Slices(Generic[Event]):
         return None
 
     def _last_slice(self) -> Slice[Event] | None:
-        """Return the last slice of the file: up to the end of the list, else up to the last event before the
-        cut."""
+        """Return the last slice of the file: up to the end of the list of events or, in a truncated file, up
+        to the last whole event."""
         found = self._prove(len(self._text))
         if isinstance(found, Slice):
             self._has_ended = True

@@ -128,7 +128,10 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
     parts = list(traces) if isinstance(traces, list) else []
     parts += [part.get("blocks") for part in data["segments"] if isinstance(part, dict)]
     if sum(len(part) for part in parts if isinstance(part, list)) > num_bytes:
-        raise UsageError(f"{path} is no memory snapshot: it repeats itself to more than its size can hold.")
+        raise UsageError(
+            f"{path} is not an intact memory snapshot: it refers to more entries than a file of its size can "
+            "hold."
+        )
     try:
         return convert(data, _Snapshot)
     except ValueError as error:

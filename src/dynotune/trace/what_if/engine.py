@@ -32,8 +32,8 @@ from dynotune.trace.timeline import (
 )
 
 MOST_SLOWED = 30.0
-"""Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another
-reason."""
+"""Largest factor by which a recorder slows a host; an unrecorded step that is shorter by more is short for
+another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
 """With a busy device, a faster host saves no time: a step within this factor of the shortest counts as
@@ -144,15 +144,15 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """Return the share of a step that replays save without each cause of `WITHOUT`, without `DEVICE`, without
-    `HOST`.
+    """Return the share of a step that a replay saves without each cause of `WITHOUT`, without the device's
+    work (`DEVICE`) and without the host's (`HOST`).
 
     The saving without a wait can exceed the idle time right after the wait, because the host's later work
     then overlaps the device's work. The saving without `DEVICE` is less than the device's time if the host or
     the loader sets the pace.
 
     Args:
-        wait_s, faster: as for `retimed`, and as it returns.
+        wait_s: as for `retimed`. faster: the factor that `retimed` returns.
     """
     if (again := replay(timeline, wait_s, faster)) is None:
         return {}
@@ -166,7 +166,7 @@ def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Rep
     launches.
 
     Args:
-        wait_s, faster: as for `retimed`, and as it returns.
+        wait_s: as for `retimed`. faster: the factor that `retimed` returns.
     """
     found = steps.find(timeline)
     if len(found) < 2 or launching_thread(timeline) == UNKNOWN:

@@ -69,13 +69,14 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """Return predicted savings by setting, or by knob if any sufficient value saves as much; none without an
-    effect.
+    """Return the predicted saving of each setting. If all values that are large enough save the same, the key
+    is the knob alone. Settings without an effect are left out.
 
-    This function does not check whether the program already has a setting, or works with the setting.
+    This function does not check whether the program already has the setting, or whether it runs with the
+    setting.
 
     Args:
-        wait_s, faster: as for `engine.retimed`, and as it returns.
+        wait_s: as for `engine.retimed`. faster: the factor that `engine.retimed` returns.
     """
     again = replay(timeline, wait_s, faster)
     if again is None:

@@ -70,10 +70,10 @@ class Runner:
         (self.project / "pace.py").write_text(f"MORE_S = {more_s}\n")
         subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-am", "Branch"], check=True)
 
-    def runs(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def runs(self, script: str, folder: str = ".", **env: str) -> subprocess.CompletedProcess[str]:
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         return subprocess.run(
-            words, cwd=self.project, env=self.env | env, capture_output=True, text=True, timeout=240
+            words, cwd=self.project / folder, env=self.env | env, capture_output=True, text=True, timeout=240
         )
 
     def acts(self, **inputs: str) -> subprocess.CompletedProcess[str]:
@@ -83,7 +83,8 @@ class Runner:
         found = {
             name: re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value) for name, value in step["env"].items()
         }
-        return self.runs(step["run"], **{name: known[match[1]] for name, match in found.items() if match})
+        env = {name: known[match[1]] for name, match in found.items() if match}
+        return self.runs(step["run"], known["working-directory"], **env)
 
     def text(self, name: str) -> str:
         path = self.temp / name
@@ -177,6 +178,14 @@ def test_action_annotates_the_verdict_and_the_lines_of_findings(runner, stand_in
     assert runner.text("STEP_SUMMARY") == "# the comparison\n\n# the diagnosis\n"
     outputs = dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines())
     assert outputs["verdict"] == "1.80x slower, 100% sure" and Path(outputs["sarif"]).is_file()
+
+
+def test_action_names_files_from_the_repository_when_it_works_in_a_folder(runner, stand_in):
+    (runner.project / "sub").mkdir()
+    done = runner.acts(command="python train.py", diagnose="true", **{"working-directory": "sub"})
+    assert "::error file=sub/my train.py,line=31" in done.stdout, done.stderr
+    outputs = dict(line.split("=", 1) for line in runner.text("OUTPUT").splitlines())
+    assert "sub/my%20train.py" in Path(outputs["sarif"]).read_text()
 
 
 def test_a_gate_that_cannot_run_fails_and_writes_no_summary(runner):

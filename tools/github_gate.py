@@ -10,8 +10,9 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 MOST_ANNOTATIONS = 10
@@ -98,9 +99,18 @@ def diagnosed(document: Path, command: list[str]) -> None:
     if done.returncode or not document.exists():
         return
     append("GITHUB_STEP_SUMMARY", "\n" + report(document, "--markdown", "-", "--sarif", str(log)))
-    results = json.loads(log.read_text(encoding="utf-8"))["runs"][0]["results"] if log.exists() else []
-    append("GITHUB_OUTPUT", f"sarif={log}\n" if log.exists() else "")
-    for result in [result for result in results if "locations" in result][:MOST_ANNOTATIONS]:
+    if not log.exists():
+        return
+    found = json.loads(log.read_text(encoding="utf-8"))
+    results = [result for result in found["runs"][0]["results"] if "locations" in result]
+    for result in results:
+        artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+        file = from_checkout(unquote(urlsplit(artifact["uri"]).path))
+        if not file.startswith("/"):  # GitHub knows paths of the repository alone, not of a working-directory
+            artifact["uri"] = quote(file)
+    log.write_text(json.dumps(found), encoding="utf-8")
+    append("GITHUB_OUTPUT", f"sarif={log}\n")
+    for result in results[:MOST_ANNOTATIONS]:
         place = result["locations"][0]["physicalLocation"]
         file = unquote(urlsplit(place["artifactLocation"]["uri"]).path)
         level, line = LEVELS[result["level"]], place["region"]["startLine"]
@@ -108,7 +118,7 @@ def diagnosed(document: Path, command: list[str]) -> None:
             level,
             f"dynotune: {result['ruleId']}",
             result["message"]["text"],
-            file=from_checkout(file),
+            file=file,
             line=line,
         )
 
@@ -121,10 +131,9 @@ def from_checkout(file: str) -> str:
 
 
 def main() -> int:
-    folder = Path(os.environ["RUNNER_TEMP"])
+    # A folder of its own: other steps, and what a shared runner left, have names in RUNNER_TEMP, too.
+    folder = Path(tempfile.mkdtemp(prefix="dynotune-", dir=os.environ["RUNNER_TEMP"]))
     comparison, diagnosis = folder / "comparison.json", folder / "diagnosis.json"
-    for old in (comparison, diagnosis, diagnosis.with_suffix(".sarif")):
-        old.unlink(missing_ok=True)
     # A shell takes the command, as the user would: it may have variables, && and quotes.
     command = ["bash", "-c", os.environ["COMMAND"]]
     status = compared(comparison, command)

@@ -92,6 +92,14 @@ def test_line_is_refused_when_the_good_end_lacks_the_commands_file(history, tmp_
 
 
 @needs_git
+def test_line_has_a_caution_when_the_good_end_lacks_a_file_that_is_no_program(history):
+    revisions = Revisions("v1", "main", history)
+    revisions.refuse_absent(["python", "-m", "train", "--data", "x", "y" * 300])
+    (caution,) = revisions.cautions
+    assert "x is not in" in caution and "Merge side" in caution
+
+
+@needs_git
 def test_line_is_refused_when_the_good_end_is_on_another_branch(history):
     with pytest.raises(UsageError, match="not on the line of main") as error:
         Revisions("side", "main", history)

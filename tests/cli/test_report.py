@@ -67,10 +67,11 @@ def test_without_a_path_it_is_the_last_run_that_has_a_report(capsys, tmp_path, m
     assert (runs / "20260102-000000-000-aa" / "report.html").exists()
 
 
-def test_a_page_is_no_file_named_like_standard_output(capsys, folder, monkeypatch):
+@pytest.mark.parametrize("option", ["--html", "--sarif", "--speedscope"])
+def test_a_page_is_no_file_named_like_standard_output(capsys, folder, monkeypatch, option):
     monkeypatch.chdir(folder)
-    _, err = report(capsys, folder, "--html", "-", exit_code=2)
-    assert "--html - is no file." in err and "--markdown -" in err
+    _, err = report(capsys, folder, option, "-", exit_code=2)
+    assert f"{option} - is no file." in err and "--markdown -" in err
     assert not (folder / "-").exists()
 
 

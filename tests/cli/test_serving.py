@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from dynotune import cli
 from dynotune.cli import serving
 from dynotune.report import Progress
 from dynotune.schema import document
@@ -76,7 +77,29 @@ def test_watch_ends_with_what_is_known_when_nobody_measures_any_more(user, folde
     assert "verdict  no verdict" in done.stdout
 
 
-def test_watch_refuses_settings_and_alerts_for_a_comparison(user, folder):
-    done = user.types("watch", "--fail-on", "stalled:5m", str(folder))
-    assert done.returncode == 2
-    assert "has no alerts and takes no settings" in " ".join(done.stderr.split())
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--fail-on", "stalled:5m"),
+        ("--log", "tensorboard"),
+        ("--otlp", "http://127.0.0.1:1"),
+        ("--exact",),
+        ("--step-function", "m:f"),
+    ],
+)
+def test_watch_refuses_what_would_do_nothing_for_a_comparison(folder, capsys, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["watch", *words, str(folder)])
+    assert end.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "has no alerts and takes no settings" in said and f"{words[0]} would do nothing" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("--exact",), ("--strict",), ("--run-dir", "x"), ("--step-function", "m:f")]
+)
+def test_watch_refuses_what_would_do_nothing_for_a_run_that_has_begun(tmp_path, capsys, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["watch", *words, str(tmp_path)])
+    assert end.value.code == 2
+    assert f"{words[0]} is of a command" in " ".join(capsys.readouterr().err.split())

@@ -88,6 +88,34 @@ def test_mcp_shows_the_file_and_writes_nothing_when_it_is_a_dry_run(tmp_path, ca
 
 
 @pytest.mark.parametrize("host", HOSTS)
+def test_setup_keeps_the_longest_time_and_names_any_root(tmp_path, host):
+    root = tmp_path / "é😀\x7f"
+    root.mkdir()
+    found = setup(host, root, allow_run=False, longest_s=3600.0)
+    found.write()
+    args = servers(host, found.file.read_text())["dynotune"]["args"]
+    assert args[-4:] == ["--root", str(root), "--longest", "3600s"]
+
+
+def test_setup_keeps_half_a_surrogate_pair_when_a_file_has_one(tmp_path):
+    (tmp_path / ".mcp.json").write_text('{"other": "\\ud800"}')
+    setup("claude", tmp_path, allow_run=False).write()
+    assert json.loads((tmp_path / ".mcp.json").read_text())["other"] == "\ud800"
+
+
+def test_setup_is_refused_when_the_root_has_no_name_in_utf8(tmp_path):
+    with pytest.raises(UsageError, match="no UTF-8"):
+        setup("claude", tmp_path / os.fsdecode(b"\xff"), allow_run=False)
+
+
+def test_setup_says_so_when_codex_has_no_home(tmp_path, monkeypatch):
+    monkeypatch.delenv("CODEX_HOME")
+    monkeypatch.setattr("dynotune.schema.home.home", lambda: None)
+    with pytest.raises(UsageError, match="home folder"):
+        setup("codex", tmp_path, allow_run=False)
+
+
+@pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("what", ["a pipe", "a device", "deep", "no text"])
 def test_setup_refuses_at_once_when_the_file_is_none(tmp_path, host, what):
     """A project's folder may hold anything."""

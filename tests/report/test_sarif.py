@@ -38,6 +38,15 @@ def test_sarif_has_the_line_and_the_level_of_a_finding_when_it_names_a_place():
     assert second["level"] == "note" and "locations" not in second
 
 
+@pytest.mark.parametrize(
+    ("name", "uri"), [("\udcff.py", "%FF.py"), ("\ud800.py", "%3F.py"), ("/a b", "file:///a%20b")]
+)
+def test_sarif_names_a_file_by_its_bytes_when_its_name_is_no_utf8(name, uri):
+    finding = msgspec.structs.replace(diagnosis().findings[0], where=Place(function=f"{name}(3): step"))
+    place = run_of([finding])["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == uri
+
+
 def test_sarif_keeps_a_relative_path_when_the_program_had_one():
     (finding,) = diagnosis().findings[:1]
     changed = msgspec.structs.replace(finding, where=Place("my train.py(3): f"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from dynotune.report import as_speedscope
 from dynotune.schema.facts import Unknown
 from dynotune.schema.host import Line, Thread
@@ -41,6 +43,12 @@ def test_speedscope_has_a_profile_of_the_steps_and_one_of_each_loader_in_seconds
     assert [[frames[at].get("line") for at in stack] for stack in steps["samples"]] == [[10, 322], [12]]
     assert [frames[at]["name"] for at in loader["samples"][0]] == ["__getitem__ (data.py:7)", "decode: PIL"]
     assert loader["weights"] == [0.5]
+
+
+def test_speedscope_holds_no_secrets_of_the_command():
+    secret = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
+    observation = msgspec.structs.replace(observed(), command=["python", "train.py", "--token", secret])
+    assert secret.encode() not in as_speedscope(observation)
 
 
 def test_speedscope_leaves_out_what_was_not_seen():

@@ -37,6 +37,32 @@ def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "real").stat().st_mode & 0o777 == 0o600
 
 
+def test_write_lets_nobody_else_read_the_partial_file_when_the_target_is_private(tmp_path, monkeypatch):
+    (tmp_path / "real").touch(mode=0o600)
+    opened: list[int] = []
+    fchmod = os.fchmod
+
+    def seen(file: int, mode: int) -> None:
+        opened.append(os.fstat(file).st_mode & 0o777)
+        assert os.fstat(file).st_size == 5
+        fchmod(file, mode)
+
+    monkeypatch.setattr(os, "fchmod", seen)
+    for mode in (0o600, 0o640):
+        (tmp_path / "real").chmod(mode)
+        atomic.write(tmp_path / "real", b"after")
+        assert (tmp_path / "real").stat().st_mode & 0o777 == mode
+    assert opened == [0o600, 0o600]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_write_keeps_the_owner_when_that_is_permitted(tmp_path):
+    (tmp_path / "real").touch()
+    os.chown(tmp_path / "real", 1234, 2345)
+    atomic.write(tmp_path / "real", b"after")
+    assert ((tmp_path / "real").stat().st_uid, (tmp_path / "real").stat().st_gid) == (1234, 2345)
+
+
 def test_a_link_that_somebody_planted_beside_the_file_is_not_followed(tmp_path):
     (tmp_path / "victim").write_bytes(b"mine")
     (tmp_path / "out.json.partial").symlink_to("victim")

@@ -99,9 +99,8 @@ def test_server_ends_at_once_when_a_page_has_got_the_answer(folder, monkeypatch)
     waited = []
     watcher = DocumentWatcher(folder, Doing)
     server = Server("127.0.0.1:0", DocumentSource(lambda: watcher))
-    monkeypatch.setattr(
-        server._end_is_told, "wait", lambda for_s: waited.append((for_s, server._end_is_told.is_set()))
-    )
+    wait = server._end_is_told.wait  # the answer is read before the server's thread knows that it was written
+    monkeypatch.setattr(server._end_is_told, "wait", lambda for_s: waited.append((for_s, wait(30))))
     asked(server, "/page.json")
     write_later(folder, replace(BEGUN, verdict="same", speedup=1.0, ci=(0.99, 1.01)))
     assert json.loads(asked(server, "/page.json")[1])["is_over"]

@@ -147,10 +147,10 @@ logged(sys.argv[1], Path(sys.argv[2]), msgspec.json.decode(sys.stdin.buffer.read
 """
 
 
-def logged_alone(name: str, folder: Path, view: View) -> None:
+def logged_alone(name: str, folder: Path, view: View, **more: str) -> None:
     """Log in a process of its own, which prints nothing: the terminal is the command's."""
     root = Path(__file__).parents[2]
-    env = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root / 'src'}:{root}"}
+    env = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root / 'src'}:{root}", **more}
     words = [sys.executable, "-c", ALONE, name, str(folder)]
     done = subprocess.run(words, input=msgspec.json.encode(view), env=env, capture_output=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -159,9 +159,10 @@ def logged_alone(name: str, folder: Path, view: View) -> None:
 def test_wandb_keeps_the_run_offline_and_prints_nothing_when_nobody_is_logged_in(tmp_path, view):
     """W&B starts a server beside its process, and reads once who is logged in."""
     pytest.importorskip("wandb")
-    logged_alone("wandb", tmp_path, view)
+    logged_alone("wandb", tmp_path, view, **dict.fromkeys(trackers.WANDB_OF_THE_TRAINING, "theirs"))
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     text = file.read_bytes()
+    assert "theirs" not in str(file) and b"theirs" not in text
     assert MEDIAN.encode() in text and b"Steps wait" in text and SECRET.encode() not in text
 
 
@@ -182,13 +183,15 @@ def wandb_environment(tmp_path, monkeypatch):
         return SimpleNamespace(url="https://wandb.ai/x", dir=str(tmp_path / "wandb" / "files"))
 
     module = SimpleNamespace(
-        setup=lambda: SimpleNamespace(settings=settings), Settings=dict, init=init, Error=OSError
+        setup=lambda _: SimpleNamespace(settings=settings), Settings=dict, init=init, Error=OSError
     )
     monkeypatch.setitem(sys.modules, "wandb", module)
     return SimpleNamespace(settings=settings, begun=begun)
 
 
-def test_wandb_is_online_when_the_login_is_in_a_netrc(tmp_path, wandb_environment):
+@pytest.mark.parametrize("server", ["https://api.wandb.ai", "https://api.forge.coreweave.com"])
+def test_wandb_is_online_when_the_login_is_in_a_netrc(tmp_path, wandb_environment, server):
+    wandb_environment.settings.base_url = server
     assert "wandb sync" in watch.log("wandb", tmp_path, print).tracker.where
     assert wandb_environment.begun["mode"] == "offline"
     (tmp_path / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password 0123\n")

@@ -141,7 +141,7 @@ class Agent:
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
         if self._clock is not None:
-            self._guard("account", self._clock.begin)
+            self._guard("account", self._clock.begin, hooks)
         if self._startup is not None:
             self._startup.install(hooks)
 

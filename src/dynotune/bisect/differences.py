@@ -17,6 +17,7 @@ class Differences:
     """A line on which each point makes one more of the differences; the first point makes none."""
 
     kind: BisectionKind = "differences"
+    cautions: tuple[str, ...] = ()
 
     def __init__(self, good: Facts, bad: Facts, environments: Environments | None) -> None:
         """Raise UsageError: no difference can be made here."""

@@ -13,7 +13,8 @@ class NotMade(DynotuneError):
 
 
 class Line(Protocol):
-    """Points from good to bad. `not_switched`: differences of the ends that no point has."""
+    """Points from good to bad. `not_switched`: differences of the ends that no point has. `cautions`: why the
+    command may fail at a point."""
 
     @property
     def kind(self) -> BisectionKind: ...
@@ -23,6 +24,9 @@ class Line(Protocol):
 
     @property
     def not_switched(self) -> Sequence[str]: ...
+
+    @property
+    def cautions(self) -> Sequence[str]: ...
 
     def settings(self, point: int) -> list[Setting]:
         """Return the settings under which the command is at a point.

@@ -142,6 +142,7 @@ class Versions:
 
     kind: BisectionKind = "versions"
     not_switched: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     def __init__(self, name: str, good: str, bad: str, environments: Environments) -> None:
         _refuse_other_text(name, good, bad)

@@ -73,6 +73,8 @@ def bisect(request: BisectRequest, watcher: Watcher) -> Bisection:
         raise UsageError(f"The ends of a bisection decide {min(taken)}.", hint="Leave it out.")
     folder = new_run_folder(request.run.base)
     line = line_of(request.good, request.bad, request.run, folder / "environments")
+    for caution in line.cautions:
+        watcher.warn(caution)
     bisection = Bisection(
         id=folder.name,
         run=request.run.recorded,

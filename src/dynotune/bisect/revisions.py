@@ -15,6 +15,7 @@ class Revisions:
 
     kind: BisectionKind = "revisions"
     not_switched: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     def __init__(self, good: str, bad: str, cwd: Path) -> None:
         self._cwd = cwd
@@ -25,21 +26,27 @@ class Revisions:
         ]
 
     def refuse_absent(self, command: Sequence[str]) -> None:
-        """Refuse a good end that lacks a file of the command, which was added or renamed later.
+        """Refuse a good end that lacks the command's program, which was added or renamed later.
+
+        Other files, such as one that the program writes, are cautions.
 
         Raises UsageError.
         """
-        for word in command:
-            if not (self._cwd / word).is_file():
+        for at, word in enumerate(command):
+            if not _is_file(self._cwd / word):
                 continue
             commit = revision.came_with(self._cwd, word, self._commits)
-            if commit is not None:
-                good = self._commits[0]
-                raise UsageError(
-                    f"{word} is not in {good.hash[:12]} ({good.subject}): it came, or got this name, with "
-                    f"{commit.hash[:12]} ({commit.subject}).",
-                    hint=f"Search from there: --good git.ref={commit.hash[:12]}",
-                )
+            if commit is None:
+                continue
+            good = self._commits[0]
+            text = (
+                f"{word} is not in {good.hash[:12]} ({good.subject}): it came, or got this name, with "
+                f"{commit.hash[:12]} ({commit.subject})."
+            )
+            # The program itself, or what its interpreter runs: ./run, bash run.sh, python -u train.py
+            if at <= 1 or word.endswith(".py"):
+                raise UsageError(text, hint=f"Search from there: --good git.ref={commit.hash[:12]}")
+            self.cautions += (text,)
 
     def settings(self, point: int) -> list[Setting]:
         commit = self._commits[point].hash
@@ -57,3 +64,10 @@ class Revisions:
             return []
         base, tip = revision.merged(self._cwd, commit.hash)
         return ["--good", f"git.ref={base[:12]}", "--bad", f"git.ref={tip[:12]}"]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a word that is too long for a name, or a closed folder
+        return False

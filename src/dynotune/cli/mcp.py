@@ -24,7 +24,7 @@ def mcp(
     if dry_run and setup is None:
         raise UsageError("--dry-run is about a setup, and there is none.", hint="Add --setup claude")
     if setup is not None:
-        _set_up(setup, root, allow_run=allow_run, dry_run=dry_run)
+        _set_up(setup, root, allow_run=allow_run, longest_s=longest, dry_run=dry_run)
         return
     if skill:
         print(agents.skill(), end="")
@@ -32,11 +32,11 @@ def mcp(
     agents.serve(root, allow_run=allow_run, longest_s=LONGEST_S if longest is None else longest)
 
 
-def _set_up(host: str, root: Path, *, allow_run: bool, dry_run: bool) -> None:
+def _set_up(host: str, root: Path, *, allow_run: bool, longest_s: float | None, dry_run: bool) -> None:
     """Enter the server into a host's configuration, or show the file as it would become."""
     from dynotune import mcp as agents
 
-    found = agents.setup(host, root, allow_run=allow_run)
+    found = agents.setup(host, root, allow_run=allow_run, longest_s=longest_s)
     if dry_run:
         say(f"{found.file}, as it would be:")
         print(found.text, end="")

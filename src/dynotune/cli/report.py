@@ -46,9 +46,9 @@ def report(
     outputs = {"--html": html, "--markdown": markdown, "--sarif": sarif, "--speedscope": speedscope}
     for name, target in outputs.items():
         api.check_output(None if target == STDOUT else target, name)
-    if html == STDOUT:
+    if no_file := [name for name, target in outputs.items() if target == STDOUT and name != "--markdown"]:
         raise UsageError(
-            "--html - is no file.", hint="Name one, or write Markdown to standard output: --markdown -"
+            f"{no_file[0]} - is no file.", hint="Name one, or write Markdown to standard output: --markdown -"
         )
     if markdown == STDOUT and json == "-":
         raise UsageError(

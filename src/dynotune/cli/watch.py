@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from dynotune.cli import answers, command_of, completion, run, serving, stopping
+from dynotune.cli import answers, command_of, completion, options, run, serving, stopping
 from dynotune.cli.option_values import number
 from dynotune.cli.options import Serve, Token, option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 LOG = "watch.log"
 EVERY_S = 1.0
+OF_A_PAGE = ("folder", "pid", "serve", "token")
+OF_A_RUN = ("fail_on", "on_alert", "log", "otlp")
+"""Parameters that mean something for a document, too, and those that do for a run that has begun."""
 
 
 def watch(
@@ -72,9 +75,10 @@ def watch(
         return made
 
     if folder is not None and serving.is_document(folder):
-        if settings or recipe or fail_on or on_alert:
+        if typed := options.given(context, but=OF_A_PAGE):
             raise UsageError(
-                f"{folder} is a study or a comparison, which has no alerts and takes no settings.",
+                f"{folder} is a study or a comparison, which has no alerts and takes no settings: "
+                f"{', '.join(typed)} would do nothing.",
                 hint=f"dynotune watch [--serve HOST:PORT] {folder}",
             )
         _join_document(folder.absolute(), serve, token)
@@ -84,21 +88,14 @@ def watch(
         run.transparently(
             command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, watch=begin
         )
-    if settings or recipe:
+    if typed := options.given(context, but=(*OF_A_PAGE, *OF_A_RUN)):
         raise UsageError(
-            "Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out."
+            f"{typed[0]} is of a command, and this run has begun.", hint=f"Leave {typed[0]} out."
         )
     if folder is not None:
         _join(folder, watcher, stays=serve is not None)
     elif pid is not None:
-        _refuse_foreign(step_function, run_dir)
         _join_program(pid, watcher, stays=serve is not None)
-
-
-def _refuse_foreign(step_function: str | None, run_dir: Path | None) -> None:
-    for name, value in (("--step-function", step_function), ("--run-dir", run_dir)):
-        if value is not None:
-            raise UsageError(f"{name} is of a command, and --pid starts none.", hint="Leave it out.")
 
 
 def _send(made: RunWatcher, stack: contextlib.ExitStack, logs: list[str], endpoint: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from dynotune.schema import atomic, untrusted
 from dynotune.schema.errors import UsageError, may_fail
+from dynotune.schema.home import expanded
 
 NAME = "dynotune"
 LARGEST_BYTES = 4 << 20
@@ -43,10 +44,14 @@ class Setup(NamedTuple):
             atomic.write(self.file, self.text.encode())
 
 
-def setup(host: str, root: Path, *, allow_run: bool) -> Setup:
+def setup(host: str, root: Path, *, allow_run: bool, longest_s: float | None = None) -> Setup:
     """Return the configuration of a host with the server in it; nothing is written.
 
-    Raises UsageError: the present file cannot be read or understood, or has another server of that name.
+    Args:
+        longest_s: most time of a job, in seconds; without it, what the server takes by itself.
+
+    Raises UsageError: the present file cannot be read or understood, or has another server of that name; or
+    the root has no name in UTF-8.
     """
     file = HOSTS[host].file(root.absolute())
     before = ""
@@ -54,6 +59,10 @@ def setup(host: str, root: Path, *, allow_run: bool) -> Setup:
         with may_fail(f"read {file}", "Check who may read it.", UsageError):
             before = _text(file)
     words = [*_own_command(), "mcp", "--root", str(root.absolute()), *(["--allow-run"] if allow_run else [])]
+    if longest_s is not None:
+        words += ["--longest", f"{longest_s:.12g}s"]
+    if not _is_utf8(" ".join(words)):
+        raise UsageError("The root has a name that is no UTF-8.", hint="Give it another name, or --root DIR.")
     return Setup(file, before, HOSTS[host].added(before, str(file), words))
 
 
@@ -80,7 +89,9 @@ def _in_json(before: str, name: str, words: Sequence[str]) -> str:
     entry = {"command": words[0], "args": list(words[1:])}
     if NAME not in servers:
         servers[NAME] = entry
-        return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+        # Half of a surrogate pair, which JSON may name, has no UTF-8 of its own.
+        return text if _is_utf8(text) else json.dumps(found, indent=2) + "\n"
     _check_same(servers[NAME], entry, name)
     return before
 
@@ -95,8 +106,8 @@ def _in_toml(before: str, name: str, words: Sequence[str]) -> str:
     if isinstance(servers, dict) and NAME in servers:
         _check_same(servers[NAME], entry, name)
         return before
-    # A string of JSON without surrogates is a string of TOML, and so is a list of them.
-    lines = [f"[mcp_servers.{NAME}]", f"command = {json.dumps(words[0])}", f"args = {json.dumps(words[1:])}"]
+    command, args = (_toml(value) for value in (words[0], list(words[1:])))
+    lines = [f"[mcp_servers.{NAME}]", f"command = {command}", f"args = {args}"]
     text = before + ("\n" if before and not before.endswith("\n") else "") + ("\n" if before else "")
     text += "\n".join(lines) + "\n"
     try:
@@ -104,6 +115,19 @@ def _in_toml(before: str, name: str, words: Sequence[str]) -> str:
     except (tomllib.TOMLDecodeError, RecursionError) as error:  # mcp_servers is an inline table
         raise _not_understood(name, str(error)) from error
     return text
+
+
+def _toml(value: str | list[str]) -> str:
+    """Write a text or a list of texts for TOML: as JSON does, without its surrogate pairs and bare DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_same(there: object, entry: dict[str, Any], name: str) -> None:
@@ -122,7 +146,7 @@ def _not_understood(name: str, why: str) -> UsageError:
 
 
 def _codex(_: Path) -> Path:
-    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
+    return expanded(Path(os.environ.get("CODEX_HOME") or "~/.codex")) / "config.toml"
 
 
 HOSTS = {

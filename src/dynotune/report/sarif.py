@@ -6,7 +6,6 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -58,4 +57,9 @@ def _result(finding: Finding, rules: Sequence[str]) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    return PurePosixPath(path).as_uri() if path.startswith("/") else quote(path)
+    """Write a path as a URI, of the bytes that its name has: not every file name is UTF-8."""
+    try:
+        name = path.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, from a record that somebody wrote
+        name = path.encode(errors="replace")
+    return ("file://" if path.startswith("/") else "") + quote(name)

@@ -28,7 +28,8 @@ Stack = tuple[list[str], float]
 def as_speedscope(observation: Observation) -> bytes:
     """Write one profile for each thread that was seen in the plain window, and one for each loader."""
     frames: dict[str, int] = {}
-    processes = without_secrets(observation).processes
+    observation = without_secrets(observation)
+    processes = observation.processes
     profiles = [
         _profile(name, stacks, frames)
         for process in ([] if isinstance(processes, Unknown) else processes)

@@ -1,11 +1,12 @@
 """Document on what the whole time of a run went to, in one table that sums to the wall clock."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from dynotune.schema.facts import Unknown
 
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 RunPart = Literal["start", "steps", "between", "end", "unexplained"]
 PARTS: dict[RunPart, str] = {
     "start": "start",
@@ -48,6 +49,7 @@ Activity = Literal[
     "saving",
     "logging",
     "waiting",
+    "other_commands",
     "process_end",
     "unexplained",
 ]
@@ -84,6 +86,7 @@ ACTIVITIES: dict[Activity, str] = {
     "saving": "saving",
     "logging": "logging",
     "waiting": "waits for other processes or threads",
+    "other_commands": "other commands",
     "process_end": "end of the process",
     "unexplained": "unexplained",
 }
@@ -97,7 +100,7 @@ class AccountDetail(msgspec.Struct, frozen=True):
     """
 
     name: str
-    took_s: float
+    took_s: Seconds
     text: str = ""
 
 
@@ -109,7 +112,7 @@ class AccountRow(msgspec.Struct, frozen=True):
 
     part: RunPart
     activity: Activity
-    took_s: float
+    took_s: Seconds
     details: list[AccountDetail] = []
 
 
@@ -150,7 +153,7 @@ class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     schema: str = "dynotune.account/1"
     id: str = ""
     command: list[str]
-    wall_s: float
+    wall_s: Seconds
     exit_code: int | None = None
     pid: int = 0
     num_processes: int = 0
@@ -159,8 +162,8 @@ class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     step: str = ""
     num_steps: int = 0
     num_epochs: int = 0
-    per_thousand_steps_s: float | None = None
-    per_epoch_s: float | None = None
+    per_thousand_steps_s: Seconds | None = None
+    per_epoch_s: Seconds | None = None
     energy_j: float | Unknown = Unknown("it was not asked for")
     saved: list[SavedTime] = []
     unexplained_stack: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -92,4 +93,8 @@ class DocumentWatcher:
 
 def _begun_s(folder: Path) -> float:
     """Return when the folder was made, in seconds since 1970: its oldest entry's time, as it has no other."""
-    return min((entry.lstat().st_mtime for entry in folder.iterdir()), default=time.time())
+    times_s = []
+    for entry in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a partial file, which has its name by now
+            times_s.append(entry.lstat().st_mtime)
+    return min(times_s, default=time.time())

@@ -41,6 +41,8 @@ WANDB_OF_THE_TRAINING = (
     *("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_LAUNCH", "WANDB_LAUNCH_CONFIG_PATH"),
 )
 """Variables that name the program's own run or sweep, in which the numbers of `watch` have no place."""
+WANDB_BEFORE = {"api.forge.coreweave.com": "api.wandb.ai"}
+"""The earlier name of W&B's own server, under which its key is kept, too."""
 LOGIN_S = 20
 """How long W&B may take to answer before the command starts."""
 
@@ -175,7 +177,7 @@ class _Wandb:
     def _begin(self, where: str, folder: Path) -> None:
         import wandb
 
-        known = wandb.setup().settings
+        known = wandb.setup(wandb.Settings(silent=True)).settings  # the terminal is the command's
         mode = "offline" if known.mode == "online" and not _logged_in(known) else known.mode
         at = os.environ.get("WANDB_DIR", str(folder))
         quiet = {f"x_disable_{what}": True for what in ("stats", "meta", "machine_info")}
@@ -268,14 +270,17 @@ def _without(names: tuple[str, ...]) -> Iterator[None]:
 def _logged_in(known: Any) -> bool:
     """Return whether W&B has a key: in a variable or a setting, or where `wandb login` writes it.
 
-    W&B 0.31 can be asked by `wandb.login(prompt=False)`. Earlier ones would ask on the terminal.
+    `wandb.login(prompt=False)` says so from 0.31 on, and changes W&B's settings. Without a key, W&B would ask
+    on the terminal.
     """
     if known.api_key or os.environ.get("WANDB_API_KEY") or getattr(known, "identity_token_file", None):
         return True
+    host = urlsplit(known.base_url).netloc
     files = [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]
     for file in files:
         with suppress(OSError, RuntimeError, UnicodeDecodeError, netrc.NetrcParseError):  # no file, no home
-            if netrc.netrc(Path(file).expanduser()).authenticators(urlsplit(known.base_url).netloc):
+            kept = netrc.netrc(Path(file).expanduser())
+            if any(map(kept.authenticators, (host, WANDB_BEFORE.get(host, host)))):
                 return True
     return False
 

@@ -209,6 +209,16 @@ def test_unpack_leaves_a_package_out_when_no_folder_is_named(tmp_path):
     assert (left.cache, left.reason) == ("packages", "--caches DIR says where")
 
 
+def test_pack_is_refused_when_it_would_replace_a_package(tmp_path):
+    cache = packs.fill(tmp_path / "cache", {"a": b"one"})
+    package = packs.fill(tmp_path / "models", {"net.pt2": b"compiled"}) / "net.pt2"
+    (tmp_path / "link.pt2").symlink_to(package)
+    for target in (package, tmp_path / "link.pt2"):
+        with pytest.raises(UsageError, match="would replace the package"):
+            packs.pack(target, cache, packages=[package])
+    assert package.read_bytes() == b"compiled"
+
+
 def test_pack_refuses_packages_when_one_is_missing_or_two_have_one_name(tmp_path):
     cache = packs.fill(tmp_path / "cache", {"a": b"one"})
     one = packs.fill(tmp_path / "one", {"net.pt2": b"1"}) / "net.pt2"

@@ -28,6 +28,7 @@ def test_multirun_is_refused_when_the_script_has_hydra_main(tmp_path, script, wo
 @pytest.mark.parametrize(
     ("script", "command"),
     [
+        (HYDRA[0], ["python", "train.py"]),
         (HYDRA[0], ["python", "train.py", "lr=0.1"]),
         (HYDRA[0], ["python", "train.py", "-m", "resnet50"]),
         (HYDRA[0], ["python", "-m", "pytest", "train.py", "-m", "slow"]),

@@ -48,6 +48,12 @@ def test_script_is_refused_with_near_names_when_it_is_not_there(tmp_path):
     assert refused.value.hint == "Check the path."
 
 
+def test_script_is_refused_with_its_target_when_it_is_a_dangling_link(tmp_path):
+    (tmp_path / "train.py").symlink_to("gone.py")
+    with pytest.raises(UsageError, match=r"train\.py is a link to gone\.py, which is not there"):
+        refuse_missing(["python", "train.py"], tmp_path)
+
+
 def test_script_is_left_to_python_when_it_cannot_be_looked_at(tmp_path, monkeypatch):
     refuse_missing(["python", "x" * 300], tmp_path)
 

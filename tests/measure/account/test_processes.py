@@ -57,3 +57,19 @@ def test_main_record_is_the_first_process_when_none_made_steps():
 def test_turns_cover_the_time_once_when_the_command_ended_early(ended_s):
     found = owners([process(1, 0.1, ppid=0), process(2, 1.0, ppid=1, steps=5)], ended_s)
     assert sum(end_s - begin_s for begin_s, end_s, _ in found) == pytest.approx(ended_s)
+
+
+def test_turns_go_to_programs_that_a_shell_runs_after_and_the_rest_to_none():
+    first = process(1, 0.1, ppid=7, ended_s=5.0, steps=3)
+    second = process(2, 6.0, ppid=7, ended_s=18.0)
+    assert owners([first, second]) == [
+        (0.0, 5.0, 1), (5.0, 6.0, None), (6.0, 18.0, 2), (18.0, 20.0, None)
+    ]  # fmt: skip
+
+
+def test_the_rest_of_a_shell_command_is_no_process_of_its_own():
+    first = process(1, 0.1, ppid=7, ended_s=5.0, steps=3)
+    found = turns(lives([first], first, 0.0, 20.0, by_shell=True), 0.0, 20.0)
+    assert [(begin_s, end_s, life is None) for begin_s, end_s, life in found] == [
+        (0.0, 5.0, False), (5.0, 20.0, True)
+    ]  # fmt: skip

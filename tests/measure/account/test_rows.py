@@ -175,3 +175,18 @@ def test_account_of_a_diagnosis_ends_where_its_window_begins():
     found = accounted(made((11.0, FORWARD), (14.0, OPTIMIZER)), ended_s=12.5, is_whole=False)
     assert sum(row.took_s for row in found.rows) == pytest.approx(12.5)
     assert (found.num_steps, "end" in {row.part for row in found.rows}) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [
+        (["bash", "-c", "python a.py; sleep 5"], "other_commands"),
+        (["bash", "-c", "python a.py"], "process_end"),
+        (["/bin/sh", "all.sh"], "other_commands"),
+        (["python", "-c", "a; b"], "process_end"),
+    ],
+)
+def test_the_rest_is_other_commands_when_a_shell_goes_on(command, row):
+    found = took(accounted(exits(made((14.0, LINES)), 14.0), command=command))
+    assert found["end", row] == 2.0
+    assert {"other_commands", "process_end"} & {activity for _, activity in found} == {row}

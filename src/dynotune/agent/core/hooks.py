@@ -26,6 +26,7 @@ class AfterImport:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._waiting: dict[str, list[Callable[[Any], object]]] = {}
+        self._before: dict[str, Callable[[], object]] = {}
         self._searching: set[tuple[str, int]] = set()
 
     def install(self) -> None:
@@ -34,6 +35,7 @@ class AfterImport:
     def remove(self) -> None:
         """Wait for no module any more."""
         self._waiting.clear()
+        self._before.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -42,9 +44,13 @@ class AfterImport:
         imported."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
-            self._run(callback, module)
+            self._run(callback, "after import of " + name, module)
         else:
             self._waiting.setdefault(name, []).append(callback)
+
+    def call_before(self, name: str, callback: Callable[[], object]) -> None:
+        """Call `callback()` when the module `name`, which may be built in, is about to be imported first."""
+        self._before[name] = callback
 
     def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
         """Provide a module with `attributes` for `import name` if the environment has no module of that
@@ -54,6 +60,8 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if name in self._before:
+            self._run(self._before.pop(name), "before import of " + name)
         search = name, get_ident()
         if name not in self._waiting or search in self._searching:
             return None
@@ -80,18 +88,18 @@ class AfterImport:
                 del loader.exec_module
             original(module)
             for callback in self._waiting.pop(name, ()):
-                self._run(callback, module)
+                self._run(callback, "after import of " + name, module)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:  # the loader is a class or has slots (a frozen or built-in module)
             self._log("hooks", RuntimeError("cannot wait for " + name))
 
-    def _run(self, callback: Callable[[Any], object], module: ModuleType) -> None:
+    def _run(self, callback: Callable[..., object], where: str, *args: object) -> None:
         try:
-            callback(module)
+            callback(*args)
         except Exception as error:
-            self._log("after import of " + module.__name__, error)
+            self._log(where, error)
 
 
 class _Stub:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from .covers import covers
 from .errors import guarded
+from .interpreters import frames_of_threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _variables() -> list[Any]:
     """Return the variables of running functions, innermost first, and of the program's modules, its script
     first. Modules of other types may load what they name when they are asked for their variables."""
     found: list[Any] = []
-    for innermost in sys._current_frames().values():
+    for innermost in frames_of_threads().values():
         frame: FrameType | None = innermost
         while frame is not None:
             found.extend(frame.f_locals.values())

@@ -42,7 +42,11 @@ def function(code: CodeType, line: int | None = None) -> str:
 def whose(code: CodeType, module: dict[str, Any]) -> str:
     """Classify code by its module's globals: return the constant of this module that names the code's
     owner."""
-    file = code.co_filename
+    return whose_file(code.co_filename, module)
+
+
+def whose_file(file: str, module: dict[str, Any]) -> str:
+    """Classify the code of a file as `whose` does; of the module's globals only the name and file count."""
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
     if file == "<string>":  # generated, as the constructor of a data class: it belongs to its module

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 
+from ..core.interpreters import frames_of_threads
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
 from .sample_parts import SampleParts, text_of
 from .threads import schedstat
@@ -223,7 +224,7 @@ class Lines:
         Do not keep a reference to a frame: a frame keeps all objects of its function alive. The frame of this
         function would also form a reference cycle with its own variable.
         """
-        frames, taken = sys._current_frames(), []
+        frames, taken = frames_of_threads(), []
         frames.pop(me, None)
         for ident, innermost in ((self._of_steps, frames.pop(self._of_steps, None)), *frames.items()):
             frame: FrameType | None = innermost

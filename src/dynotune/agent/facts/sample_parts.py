@@ -145,7 +145,14 @@ class SampleParts:
 
 
 def text_of(code: CodeType, line: int) -> str:
-    return linecache.getline(code.co_filename, line).strip()[:MOST_TEXT]
+    return line_of(code.co_filename, line)
+
+
+def line_of(file: str, line: int) -> str:
+    """Return the text of a line; "" if the name is that of a pipe, which would be waited for."""
+    if os.path.exists(file) and not os.path.isfile(file):
+        return ""
+    return linecache.getline(file, line).strip()[:MOST_TEXT]
 
 
 def _entry(name: str) -> Any:

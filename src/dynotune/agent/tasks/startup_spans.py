@@ -278,11 +278,12 @@ class StartupSpans:
         """Cover the block in which a CUDA graph is captured, which may be left in another call."""
         capture: Any = torch.cuda.graphs.graph
         enter, leave = capture.__enter__, capture.__exit__
-        begun_s: list[float] = []
+        begun_s: dict[int, float] = {}  # by identity of the block; other threads may capture meanwhile
 
         @covers(capture, "__enter__")
         def __enter__(self_: Any) -> Any:
-            begun_s[:] = [perf_counter()] if self._begin("graph_capture") else []
+            if self._begin("graph_capture"):
+                begun_s[id(self_)] = perf_counter()
             return enter(self_)
 
         @covers(capture, "__exit__")
@@ -290,8 +291,9 @@ class StartupSpans:
             try:
                 return leave(self_, *args)
             finally:
-                if begun_s and get_ident() == self._thread:
-                    self._end("graph_capture", begun_s.pop())
+                begin_s = begun_s.pop(id(self_), None)
+                if begin_s is not None:
+                    self._end("graph_capture", begin_s)
 
     @_not_counted
     def _cover_pretrained(self, module: Any) -> None:

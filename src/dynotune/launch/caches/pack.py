@@ -63,12 +63,12 @@ def pack(
         packages: files that the program loads itself, such as those of AOTInductor.
 
     Raises:
-        UsageError: the caches have no files to pack, `target` is a folder or lies in a cache, or two packages
-            have one name.
+        UsageError: the caches have no files to pack, `target` is a folder, a package, or lies in a cache,
+            or two packages have one name.
         CannotRunHere: the disk is full, or `target` cannot be written; no partial file remains.
     """
     _refuse_target(target, places)
-    _refuse_packages(packages)
+    _refuse_packages(packages, target)
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
     left_out: list[LeftOut] = []
     hint = (
@@ -242,13 +242,17 @@ def _refuse_target(target: Path, places: Sequence[Place]) -> None:
             )
 
 
-def _refuse_packages(packages: Sequence[Path]) -> None:
+def _refuse_packages(packages: Sequence[Path], target: Path) -> None:
     for package in packages:
         if not package.is_file():
             raise UsageError(
                 f"There is no file {package}.",
                 hint="Name a file that the program loads, such as one of "
                 "torch._inductor.aoti_compile_and_package.",
+            )
+        if package.resolve() == target.resolve() or (target.exists() and package.samefile(target)):
+            raise UsageError(
+                f"The pack {target} would replace the package {package}.", hint="Name another file to write."
             )
     names = [package.name for package in packages]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -46,7 +46,7 @@ def _multirun(arguments: Sequence[str]) -> str:
 
     Hydra's `-m` takes no value, so a word behind it is an override, which has a `=` or a `~`, or an option.
     """
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, after in zip(arguments, [*arguments, ""][1:], strict=True):
         if word in _NAMED or (word == _SHORT and (not after or "=" in after or after[0] in "-~")):
             return word
     return ""

@@ -27,6 +27,10 @@ def refuse_missing(command: Sequence[str], cwd: Path) -> None:
     try:
         if path.exists():
             return
+        if path.is_symlink():
+            raise UsageError(
+                f"{name} is a link to {path.readlink()}, which is not there.", hint="Mend the link."
+            )
     except OSError:  # a name that is too long, or a folder that only the command may read: Python says so
         return
     near = difflib.get_close_matches(path.name, _names(path.parent), n=3)

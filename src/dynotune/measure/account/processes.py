@@ -38,12 +38,15 @@ def main_record(records: Sequence[Record]) -> Record | None:
     return min(begun, key=lambda record: record.start_s, default=None)
 
 
-def lives(records: Sequence[Record], main: Record, launched_s: float, ended_s: float) -> list[Life]:
+def lives(
+    records: Sequence[Record], main: Record, launched_s: float, ended_s: float, *, by_shell: bool = False
+) -> list[Life]:
     """Return the processes that take turns in the account of `main`: itself, the processes that started it,
-    and processes that the command ran before.
+    and processes that the command ran before and after.
 
-    The first one begins at the launch, and the end of the command is its own. A process that replaced its
-    program has two records, which follow each other.
+    The first one begins at the launch, and the end of the command is its own, unless a shell runs them
+    (`by_shell`) or ran one after it. A process that replaced its program has two records, which follow each
+    other.
     """
     begun_s = {id(record): _began_s(record, records) for record in records}
     parents = _parents(records, main)
@@ -52,13 +55,18 @@ def lives(records: Sequence[Record], main: Record, launched_s: float, ended_s: f
         for record in records
         if record.last(ProcessBegun) and record not in parents and _seen_s(record) <= begun_s[id(main)]
     ]
-    taking_part = sorted([*parents, *before], key=lambda record: begun_s[id(record)])
+    is_over_s = _seen_s(parents[0])
+    beside = [each for each in records if each not in parents and _is_beside(each, parents[0])]
+    after = [each for each in beside if begun_s[id(each)] >= is_over_s]
+    is_by_shell = by_shell or bool(after)
+    taking_part = sorted([*parents, *before, *after], key=lambda record: begun_s[id(record)])
     first, last = parents[0], taking_part[-1]
     found = []
     for record in taking_part:
         exit_ = record.last(ProcessExited)
         exited_s, seen_s = (exit_.at_s if exit_ is not None else None), _seen_s(record)
-        is_to_the_end = record is first or (record is last and record.pid == first.pid)
+        is_first = record is first or (record is last and record.pid == first.pid)
+        is_to_the_end = is_first and not is_by_shell
         begin_s = launched_s if record is taking_part[0] else max(launched_s, begun_s[id(record)])
         end_s = ended_s if is_to_the_end else min(exited_s or seen_s, ended_s)
         found.append(Life(record, begin_s, end_s, exited_s, seen_s))
@@ -90,6 +98,12 @@ def _parents(records: Sequence[Record], main: Record) -> list[Record]:
             return found
         # A program that was replaced comes before the process that started it.
         found.insert(0, max(earlier, key=lambda record: (record.pid == found[0].pid, record.start_s)))
+
+
+def _is_beside(record: Record, first: Record) -> bool:
+    """Tell whether the same process started both, as a shell does."""
+    begun, other = record.last(ProcessBegun), first.last(ProcessBegun)
+    return begun is not None and other is not None and begun.ppid == other.ppid and record.pid != first.pid
 
 
 def _began_s(record: Record, records: Sequence[Record]) -> float:

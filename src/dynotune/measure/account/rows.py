@@ -59,6 +59,7 @@ class Rows:
         main: the process that is accounted for, whose steps divide the run into parts.
         launched_s, ended_s: begin and end of the run (CLOCK_MONOTONIC).
         was_killed: whether a signal ended the command, so that its last moments were not recorded.
+        by_shell: whether the command is a shell that runs Python and other commands.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Rows:
         ended_s: float,
         *,
         was_killed: bool = False,
+        by_shell: bool = False,
     ) -> None:
         self._main, self._was_killed, self._wall_s = main, was_killed, ended_s - launched_s
         self._ends = [step.end_s for step in main.steps if step.end_s <= ended_s]
@@ -76,9 +78,11 @@ class Rows:
         self._first_step_s = began[0].begin_s if began else None
         self._sums: dict[tuple[RunPart, Activity], _Sums] = {}
         self._unexplained: Counter[tuple[str, ...]] = Counter()
-        for at_s, until_s, life in turns(lives(records, main, launched_s, ended_s), launched_s, ended_s):
+        found = lives(records, main, launched_s, ended_s, by_shell=by_shell)
+        for at_s, until_s, life in turns(found, launched_s, ended_s):
             if life is None:
-                self._add(self._part(at_s), "launcher", until_s - at_s)
+                part = self._part(at_s)
+                self._add("between" if part == "steps" else part, "other_commands", until_s - at_s)
             else:
                 self._of_process(life, at_s, until_s)
 

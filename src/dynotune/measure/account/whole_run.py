@@ -12,12 +12,14 @@ from dynotune.measure.account.processes import main_record
 from dynotune.measure.account.rows import Rows
 from dynotune.schema import document
 from dynotune.schema.account import AccountRow, RunAccount, SavedTime
-from dynotune.schema.events import StacksSampled, StartSpan, TorchImported
+from dynotune.schema.events import SamplingEnded, StacksSampled, StartSpan, TorchImported
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import Run
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh", "fish")
 ACCOUNT_FILE = "account.json"
 THOUSAND = 1000
 NO_PYTHON = "no Python of the command began a record, so its time is not known in parts"
@@ -84,7 +86,8 @@ def account(
         row = AccountRow("unexplained", "unexplained", wall_s)
         return msgspec.structs.replace(about, rows=[row], notes=[NO_PYTHON])
     was_killed = not is_whole or (exit_code or 0) < 0
-    rows = Rows(records, main, launched_s, ended_s, was_killed=was_killed)
+    by_shell = _is_by_shell(command)
+    rows = Rows(records, main, launched_s, ended_s, was_killed=was_killed, by_shell=by_shell)
     ends = [step.end_s for step in main.steps if step.end_s <= ended_s]
     epochs = [step.end_s for step in main.steps if step.flags & EPOCH and step.end_s <= ended_s]
     return msgspec.structs.replace(
@@ -121,6 +124,14 @@ def saved(recipe: Recipe, settings: Sequence[Setting], found: RunAccount) -> lis
     ]
 
 
+def _is_by_shell(command: Sequence[str]) -> bool:
+    """Tell whether the command is a shell that lives beside its Pythons: by one simple command, it replaces
+    itself."""
+    if not command or Path(command[0]).name not in SHELLS:
+        return False
+    return command[1:2] != ["-c"] or any(sign in " ".join(command[2:]) for sign in ";&|\n")
+
+
 def _mean_apart_s(times: Sequence[float], num: int) -> float | None:
     """Return the mean time between neighbours, `num` times; None with fewer than two."""
     if len(times) < 2:
@@ -129,7 +140,11 @@ def _mean_apart_s(times: Sequence[float], num: int) -> float | None:
 
 
 def _notes(main: Record) -> Iterator[str]:
-    if not main.last(StacksSampled):
+    ended = main.last(SamplingEnded)
+    if ended is not None:
+        after = f" after {words.duration(ended.at_s - main.start_s)}" if main.last(StacksSampled) else ""
+        yield f"stacks were not sampled{after}: {ended.why}"
+    elif not main.last(StacksSampled):
         yield NOT_SAMPLED
     if not main.steps:
         yield NO_STEP

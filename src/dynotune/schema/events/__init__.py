@@ -41,6 +41,7 @@ from dynotune.schema.events.start import (
     CompilerCounted,
     ProcessCreated,
     RootMet,
+    SamplingEnded,
     StacksSampled,
     StartCovered,
     StartSpan,
@@ -105,6 +106,7 @@ Event = (
     | SettingPutBack
     | SettingsReadBack
     | StacksSampled
+    | SamplingEnded
     | StartCovered
     | StartSpan
     | StateRead
@@ -167,6 +169,7 @@ __all__ = [
     "ProcessExited",
     "ResultsRead",
     "RootMet",
+    "SamplingEnded",
     "SettingPutBack",
     "SettingsReadBack",
     "ShapesCounted",

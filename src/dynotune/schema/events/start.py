@@ -57,6 +57,13 @@ class StacksSampled(_Event, frozen=True, kw_only=True, tag="stacks"):
     seen: list[tuple[float, Int, Int]] = []
 
 
+class SamplingEnded(_Event, frozen=True, kw_only=True, tag="stacks_end"):
+    """Stacks are not sampled from `at_s` (CLOCK_MONOTONIC) to the program's end; `why`: a clause."""
+
+    why: str
+    at_s: float
+
+
 class CompilerCounted(_Event, frozen=True, kw_only=True, tag="compiled"):
     """Counts of torch.compile when the start ended.
 

@@ -276,7 +276,15 @@ def test_script_leaves_no_module_when_the_agent_cannot_be_loaded(tmp_path, monke
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     (tmp_path / "dynotune" / "agent").mkdir(parents=True)
     source = tmp_path / "agent.py"
-    source.write_text("import sys\nsys.modules[__name__ + '.core'] = sys\nraise ValueError\n")
+    begun = tmp_path / "begun"
+    lines = (
+        "import sys",
+        "sys.modules[__name__ + '.core'] = sys",
+        f"open({str(begun)!r}, 'w').close()",
+        "raise ValueError",
+    )
+    source.write_text("\n".join(lines))
     py_compile.compile(str(source), cfile=str(tmp_path / "dynotune" / "agent" / "__init__.pyc"))
     executed(tmp_path, until_s=float("1e12"), is_held=True, has_torch=True)
-    assert not [name for name in sys.modules if name.startswith("_dynotune_agent")]
+    assert eventually(begun.exists)
+    assert eventually(lambda: not [name for name in sys.modules if name.startswith("_dynotune_agent")])

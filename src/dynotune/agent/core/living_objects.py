@@ -29,7 +29,8 @@ _frozen: list[weakref.ref[Any]] = []
 
 
 def watch_freezing(log: ErrorLog) -> None:
-    """Note from now on which objects `gc.freeze()` hides: nothing lists them afterwards.
+    """Note which objects `gc.freeze()` has hidden, as far as they are found, and all that it hides from now
+    on: nothing lists them afterwards.
 
     Programs freeze their objects after the setup, so that collections do not walk them: the model, the
     loader, the functions. The notes are weak references, which keep no object alive, so objects that have
@@ -41,6 +42,8 @@ def watch_freezing(log: ErrorLog) -> None:
     def freeze() -> None:
         guarded(log, "gc.freeze", _note)
         original()
+
+    guarded(log, "gc.freeze", note_frozen)
 
 
 def living_objects() -> list[Any]:

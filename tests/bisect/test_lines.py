@@ -101,7 +101,7 @@ def test_line_has_a_caution_when_the_good_end_lacks_a_file_that_is_no_program(hi
 
 @needs_git
 def test_line_is_refused_when_the_good_end_is_on_another_branch(history):
-    with pytest.raises(UsageError, match="not on the line of main") as error:
+    with pytest.raises(UsageError, match="not in the history of main") as error:
         Revisions("side", "main", history)
     assert git(history, "rev-parse", "side").strip()[:12] in error.value.hint
 

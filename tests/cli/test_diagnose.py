@@ -168,7 +168,7 @@ def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, seve
         ((), "There is no command to run"),
         (("--fail-on", "severe", "--", "python"), "--fail-on takes high, medium or low"),
         (("--replay", "x.json", "--", "python"), "a command was given"),
-        (("--replay", "x.json", "--steps", "5"), "--steps is about running"),
+        (("--replay", "x.json", "--steps", "5"), "--steps applies only to a command that is run"),
         (("--timeout", "soon", "--", "python"), "not a length of time"),
         (("--set", "nothing", "--", "python"), "nothing"),
         (("--json", "/no/such/folder/x", "--", "python"), "Cannot write"),
@@ -214,7 +214,10 @@ def test_ceilings_are_told_where_they_are_asked_for(user):
     [
         (("--page-cache", "lukewarm", "--isolate-loader", "--", "python"), "--page-cache takes warm or cold"),
         (("--page-cache", "cold", "--", "python"), "Add --isolate-loader"),
-        (("--replay", "x.json", "--isolate-loader"), "--isolate-loader is about running"),
+        (
+            ("--replay", "x.json", "--isolate-loader"),
+            "--isolate-loader applies only to a command that is run",
+        ),
     ],
 )
 def test_ceilings_that_make_no_sense_are_refused(words, told, types):

@@ -48,7 +48,7 @@ def test_diagnose_writes_json_alone_when_it_is_asked_for(program, capsys):
     [
         (["--pid", "1", "--", "python", "train.py"], "a command was given", 2),
         (["--pid", "1", "--replay", "x.json"], "exclude each other", 2),
-        (["--pid", "1", "--warmup", "3"], "--warmup is about running a command", 2),
+        (["--pid", "1", "--warmup", "3"], "--warmup applies only to a command that is run", 2),
         (["--pid", "0"], "--pid", 2),
         (["--pid", "-4"], "--pid", 2),
         (["--pid", "99999999999"], "--pid", 2),

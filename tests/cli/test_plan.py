@@ -71,7 +71,7 @@ def test_a_model_of_fixed_sizes_is_built_without_shapes(plan, tmp_path):
 def test_shapes_come_from_one_place(plan, words):
     code, out, err = plan(*words)
     assert (code, out) == (2, "")
-    assert "shapes from one place" in err
+    assert "Shapes come either from a command or from a file" in err
     assert "dynotune plan tensorrt -- python infer.py" in err
 
 

@@ -259,7 +259,7 @@ def test_exact_is_refused_when_the_user_sets_what_rounds_or_gives_no_recipe(user
         2,
         "--exact forbids compile.mode=default",
     )
-    said(run("--exact"), 2, "--exact is about a recipe")
+    said(run("--exact"), 2, "--exact needs --recipe")
 
 
 def test_account_is_printed_beside_the_output_and_kept_when_asked(user, run):

@@ -272,7 +272,7 @@ def test_attribution_lays_time_to_nobody_when_no_recorded_step_had_it():
     found = attribute(longer, recording)
     assert found.shares.host == pytest.approx(0, abs=0.01)
     assert found.shares.other == pytest.approx(1 / 3, abs=0.02)
-    assert any("not in the recorded ones" in note for note in found.notes)
+    assert any("not in the recorded steps" in note for note in found.notes)
     waited = attribute(msgspec.structs.replace(longer, wait_s=1.0), recording)
     assert waited.shares.input == pytest.approx(1 / 3, abs=0.02)
     assert not waited.notes

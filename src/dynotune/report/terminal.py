@@ -344,6 +344,8 @@ class _Fitting:
         """Return whether names leave most of the width, and all columns have what they need at least."""
         columns = enumerate(self.table.columns)
         widths = [_least(column, [row[at] for row in self.table.rows]) for at, column in columns]
+        if not widths:
+            return True
         return widths[0] <= WIDEST_NAME * width and sum(widths) + GAP * (len(widths) - 1) <= width
 
 

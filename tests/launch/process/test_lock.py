@@ -128,7 +128,7 @@ def test_one_that_is_stopped_is_not_waited_for(holder, tmp_path):
     assert one.says() == "holds"
     one.process.send_signal(signal.SIGSTOP)
     with (
-        pytest.raises(CannotRunHere, match=f"process {one.pid}.*is stopped") as raised,
+        pytest.raises(CannotRunHere, match=f"process {one.pid}.*is suspended") as raised,
         measuring(tmp_path, cpus=[0], gpus=[], on_wait=lambda pid: None),
     ):
         pass

@@ -101,7 +101,7 @@ def test_settings_from_elsewhere_must_be_typed_by_the_user(folder, tmp_path, mon
     elif marked_by == "garbage":
         (folder / origin.FILE).write_bytes(b"\xff{")
     assert origin.to_type(folder, begun) == (["python", "t.py", "a b"], [EVIL])
-    with pytest.raises(UsageError, match="not begun here") as refused:
+    with pytest.raises(UsageError, match="not begun by you on this machine") as refused:
         origin.refuse_foreign(folder, begun, typed(begun))
     assert "--set env.LD_PRELOAD=/evil.so -- python t.py 'a b'" in refused.value.hint
     for now in (

@@ -29,8 +29,7 @@ _frozen: list[weakref.ref[Any]] = []
 
 
 def watch_freezing(log: ErrorLog) -> None:
-    """Note which objects `gc.freeze()` has hidden, as far as they are found, and all that it hides from now
-    on: nothing lists them afterwards.
+    """Note from now on which objects `gc.freeze()` hides: nothing lists them afterwards.
 
     Programs freeze their objects after the setup, so that collections do not walk them: the model, the
     loader, the functions. The notes are weak references, which keep no object alive, so objects that have
@@ -42,8 +41,6 @@ def watch_freezing(log: ErrorLog) -> None:
     def freeze() -> None:
         guarded(log, "gc.freeze", _note)
         original()
-
-    guarded(log, "gc.freeze", note_frozen)
 
 
 def living_objects() -> list[Any]:
@@ -76,9 +73,11 @@ def instances(*kinds: type) -> list[Any]:
 def _of_types(wants: Callable[[type], bool]) -> list[Any]:
     """Return the listed objects of the types that `wants` names. All objects are held within single calls of
     C code alone, which no other thread interrupts."""
-    types = list(map(type, gc.get_objects()))
+    listed = gc.get_objects()
     # By identity, since a metaclass may define how its classes are hashed and compared.
-    wanted = {key for key, kind in dict(zip(map(id, types), types)).items() if wants(kind)}
+    kinds = dict(zip(map(id, map(type, listed)), map(type, listed)))
+    del listed
+    wanted = {key for key, kind in kinds.items() if wants(kind)}
     listed = gc.get_objects()
     found = list(compress(listed, map(wanted.__contains__, map(id, map(type, listed)))))
     del listed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..core.living_objects import instances
+from ..core.living_objects import instances, note_frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class Living:
     """Objects of torch that the program has, at the time at which this is made.
 
-    Frozen ones are among them if `watch_freezing` came before. All are referred to weakly: a loader's workers
-    end when the program drops its iterator.
+    All are referred to weakly: a loader's workers end when the program drops its iterator.
 
     `is_compiled`: whether the program has compiled code by torch.compile.
     """
@@ -27,6 +26,7 @@ class Living:
         fetchers = sys.modules["torch.utils.data._utils.fetch"]._BaseDatasetFetcher
         kinds = (torch.optim.Optimizer, data.DataLoader, torch.nn.Module, fetchers)
         found: tuple[list[Any], ...] = tuple([] for _ in kinds)
+        note_frozen()
         for thing in instances(*kinds):
             for kind, things in zip(kinds, found):
                 if issubclass(type(thing), kind):

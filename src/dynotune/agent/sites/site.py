@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from ..core.covers import covers
-from ..core.living_objects import living_objects
+from ..core.living_objects import instances
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,14 +168,7 @@ class Site:
 
     def alive(self, kind: type) -> list[Any]:
         """Search for the program's objects of a class; none at the start. Call it outside timed steps."""
-        found: list[Any] = []
-        for candidate in () if self.at_start else living_objects():
-            try:
-                if isinstance(candidate, kind):
-                    found.append(candidate)
-            except Exception:  # a proxy whose __class__ raises
-                continue
-        return found
+        return [] if self.at_start else instances(kind)
 
 
 def text(value: object) -> str:

@@ -13,6 +13,9 @@ Effect = Literal["exact", "sampling", "numerics", "semantics", "system"]
 Scalar = bool | int | float | str
 WITHOUT_ROUNDING: tuple[Effect, ...] = ("exact", "sampling")
 """Effects of settings that neither round otherwise nor change what the program computes."""
+ANY_VALUE = "any"
+"""In a table by value, the key that serves every value without a key of its own."""
+OWN_VALUES = "values"
 
 
 class Env(msgspec.Struct, frozen=True, tag="env"):
@@ -98,11 +101,6 @@ def is_of_launch(site: Site) -> bool:
     """Return whether a setting at this site changes how the command is started, not the state inside its
     process."""
     return isinstance(site, Argument | Revision | Interpreter)
-
-
-ANY_VALUE = "any"
-"""In a table by value, the key that serves every value without a key of its own."""
-OWN_VALUES = "values"
 
 
 def spelled(value: Scalar) -> str:

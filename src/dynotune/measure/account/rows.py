@@ -24,6 +24,22 @@ from dynotune.schema.startup import Span, SpanPhase
 MOST_DETAILS = 12
 LEAST_DETAIL = 0.001
 """Smallest detail, as a share of the run."""
+_ACTIVITY_OF: dict[SpanPhase, Activity] = {
+    "launcher": "launcher",
+    "interpreter": "interpreter",
+    "agent": "agent",
+    "imports_before_torch": "imports",
+    "torch_import": "imports",
+    "imports": "imports",
+    "compiler_import": "imports",
+    "library_load": "library_load",
+    "cuda_start": "cuda_start",
+    "model_build": "model_build",
+    "weights": "weights",
+    "to_device": "to_device",
+    "graph_capture": "graph_capture",
+    "process_end": "process_end",
+}
 OF_A_STEP: tuple[Activity, ...] = (
     "loader",
     "forward",
@@ -197,22 +213,6 @@ class Rows:
             sums.lines.setdefault(name, Counter())[where] += took_s  # type: ignore[assignment]
 
 
-_ACTIVITY_OF: dict[SpanPhase, Activity] = {
-    "launcher": "launcher",
-    "interpreter": "interpreter",
-    "agent": "agent",
-    "imports_before_torch": "imports",
-    "torch_import": "imports",
-    "imports": "imports",
-    "compiler_import": "imports",
-    "library_load": "library_load",
-    "cuda_start": "cuda_start",
-    "model_build": "model_build",
-    "weights": "weights",
-    "to_device": "to_device",
-    "graph_capture": "graph_capture",
-    "process_end": "process_end",
-}
 """Activities of the spans that a process has outside compilations."""
 
 

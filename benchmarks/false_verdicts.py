@@ -155,6 +155,8 @@ class Scenario(NamedTuple):
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         baseline_once: one run of the baseline, and no other, is longer by up to this share.
         precision: pairs go on until the interval is so narrow.
+        error: rate of calling equals different that is allowed.
+        shows_noise: whether blocks tell their repeated stretches, as they did not before decision 61.
         differs: standard deviation of the gain's logarithm from block to block.
         unit: pairs of runs; or blocks of four stretches, each as noisy as a run is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
@@ -170,6 +172,8 @@ class Scenario(NamedTuple):
     seen: float | None = None
     baseline_once: float = 0.0
     precision: float = math.inf
+    error: float = 0.05
+    shows_noise: bool = True
     differs: float = 0.0
     unit: Drawn = "pair"
     at_most: tuple[str, float] | None = None
@@ -331,18 +335,26 @@ SCENARIOS = (
             max_pairs=num,
             unit="block",
         )
-        for told, speedup, sd in (("1.3 times as fast", 1.3, 0.02), ("1.3 times as fast", 1.3, 0.1))
+        for told, speedup, sd in (
+            ("A/A", 1.0, 0.02),
+            ("A/A", 1.0, 0.1),
+            ("1.3 times as fast", 1.3, 0.02),
+            ("1.3 times as fast", 1.3, 0.1),
+        )
         for num in (2, 3, 4, 12)
     ),
     *(
         Scenario(
-            f"{name}, at most {num} blocks, sd 12%",
+            f"{name}, at most {num} blocks, sd 12%, error {error:.1%}{'' if shows else ', stretches unseen'}",
             normal,
             sd=0.12,
             speedup=speedup,
             max_pairs=num,
             unit="block",
+            error=error,
+            shows_noise=shows,
         )
+        for error, shows in ((0.05, True), (0.05 / 3, True), (0.05 / 3, False))
         for name, speedup in (("1.5 times as fast", 1.5), ("twice as fast", 2.0), ("2.7 times as fast", 2.7))
         for num in (2, 3, 4)
     ),
@@ -385,6 +397,7 @@ def at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stat
         "precision": scenario.precision,
         "unit": scenario.unit,
         "fits_order": scenario.unit == "pair",
+        "error": scenario.error,
     }
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
         judgement = stats.judge(pairs[:look], seen=seen, **how)
@@ -403,6 +416,7 @@ def pairs_of(scenario: Scenario, log_s: Array, stall: Array, gains: Array, seed:
         baseline_s = np.exp(own_s[base])
         candidate_s = np.exp(own_s[cand] + longer[cand]) / gains[k]
         repeats = tuple(float(np.log(two[0] / two[1])) for two in (baseline_s, candidate_s) if len(two) == 2)
+        repeats = repeats if scenario.shows_noise else ()
         yield Pair(first, float(baseline_s.mean()), float(candidate_s.mean()), repeats=repeats)
 
 

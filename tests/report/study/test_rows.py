@@ -50,6 +50,24 @@ def of(*estimates: Estimate, names: str = "ab", bound: float = 0.5):
     return studies.empty(candidates=candidates, estimates=list(estimates))
 
 
+def test_setting_has_the_figure_of_the_answer_when_it_is_the_whole_recipe():
+    study = of(estimate("knob.a=1", 1.1), names="a")
+    answer = studies.rich().confirmed
+    assert answer is not None
+    alone = msgspec.structs.replace(
+        answer, candidate_settings=[Setting("knob.a", 1)], verdict="faster", speedup=1.065, ci=(1.003, 1.131)
+    )
+    (row,) = tried(msgspec.structs.replace(study, confirmed=alone))
+    assert row.alone is not None
+    assert (row.alone.speedup, row.alone.ci, row.alone.phase) == (1.065, (1.003, 1.131), "confirm")
+    undecided = msgspec.structs.replace(alone, verdict="undecided")
+    (row,) = tried(msgspec.structs.replace(study, confirmed=undecided))
+    assert row.alone is not None and row.alone.speedup == 1.1
+    both = msgspec.structs.replace(alone, candidate_settings=[Setting("knob.a", 1), Setting("knob.b", 1)])
+    (row,) = tried(msgspec.structs.replace(study, confirmed=both))
+    assert row.alone is not None and row.alone.speedup == 1.1
+
+
 def test_settings_are_told_by_fate_and_the_best_first():
     kinds = [row.kind for row in tried(studies.rich())]
     assert kinds[:4] == ["proved", "proved", "proved", "not-needed"]

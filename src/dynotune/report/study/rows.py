@@ -52,6 +52,9 @@ PHASES: dict[Phase, str] = {
     "confirm": "confirmation",
 }
 
+UNITS: dict[Phase, tuple[str, str]] = {"switch": ("switch", "switches"), "confirm": ("pair", "pairs")}
+"""What estimates of these phases rest on, one and several; those of others rest on blocks."""
+
 # Runs in fresh processes before turns within one.
 PREFERRED: tuple[Phase, ...] = ("confirm", "prune", "switch")
 
@@ -207,9 +210,29 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
         candidate=candidate,
         kind=fate.kind if fate else "open",
         reason=fate.reason if fate else "",
-        alone=_estimate_alone(study.estimates, candidate),
+        alone=_answer_of(study, candidate) or _estimate_alone(study.estimates, candidate),
         worth=_worth(study, candidate),
     )
+
+
+def _answer_of(study: Study, candidate: Candidate) -> Estimate | None:
+    """Return the study's answer as the candidate's estimate, if the answer is of this setting alone: two
+    figures of one thing would contradict each other."""
+    answer = study.confirmed
+    if answer is None or answer.speedup is None or answer.verdict in (None, "undecided") or candidate.needs:
+        return None
+    if [*answer.candidate_settings] != [candidate.setting]:
+        return None
+    found = Estimate(
+        arm=candidate.key,
+        against="",
+        phase="switch" if answer.within else "confirm",
+        speedup=answer.speedup,
+        ci=answer.ci,
+        num_blocks=answer.num_pairs,
+        confidence=answer.confidence,
+    )
+    return found if sound(found) else None
 
 
 def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:

@@ -8,7 +8,17 @@ from dynotune.report.blocks import Cell, Column, Forest, Interval, Marked, Note,
 from dynotune.report.comparison import NOTHING, noun, pairs_table, sound_interval
 from dynotune.report.places import prose
 from dynotune.report.study.header import pays_off
-from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
+from dynotune.report.study.rows import (
+    PHASES,
+    UNITS,
+    Tried,
+    ablated,
+    interval_of,
+    joints,
+    long_time,
+    saved,
+    tried,
+)
 from dynotune.report.tested import tested_findings
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
@@ -56,7 +66,7 @@ def _ratio(estimate: Estimate | None) -> list[str]:
 def _from(estimate: Estimate | None) -> str:
     if estimate is None:
         return NOTHING
-    unit = "switches" if estimate.phase == "switch" else "blocks" if estimate.num_blocks != 1 else "block"
+    unit = UNITS.get(estimate.phase, ("block", "blocks"))[estimate.num_blocks != 1]
     beside = f", beside {estimate.against}" if estimate.against else ""
     return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}{beside}"
 

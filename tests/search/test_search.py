@@ -216,6 +216,29 @@ def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_pru
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1"} and len(bench.tested) == 1
 
 
+@pytest.mark.parametrize(("bound", "proved"), [(0.4, {"kept=1"}), (0.02, {"quick0=1"})])
+def test_search_gives_fresh_runs_the_time_when_what_cannot_switch_promises_more(
+    bound: float, proved: set[str]
+) -> None:
+    """The time holds seven runs of one setting, and not the check of results that the others need."""
+
+    class ChecksWhatRounds(SimulatedBench):
+        def check_s(self, arm):
+            return super().check_s(arm) if arm.key != "kept=1" else 0.0
+
+        def check(self, arm):
+            return super().check(arm) if arm.key != "kept=1" else None
+
+    candidates = [candidate("kept=1", bound=bound)]
+    candidates += [replace(one, bound=0.3 * bound + 0.02, effect="numerics") for one in QUICK[:1]]
+    table = Table({"kept=1": -math.log1p(-0.4), "quick0=1": 0.3}, start_s=6.0, window_s=4.0)
+    bench = ChecksWhatRounds(table, budget_s=85.0, check_s=10.0, switch_sd=0.001, noise=SOME_NOISE)
+    study = searched(study_of(candidates, budget_s=85.0), bench)
+    assert recipe(study) == proved
+    if proved == {"kept=1"}:
+        assert bench.tested == [] and "kept=1" in study.outcomes["quick0=1"].reason
+
+
 def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     candidates = [*QUICK, *COMPILED]
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)

@@ -21,6 +21,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import Tested, complete, within_cores
+from dynotune.search.bounds import bound_log
 from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 
@@ -46,7 +47,7 @@ LAUNCH_SHARE = 0.25
 def switch(work: Search) -> None:
     """Test the switchable settings once per study; settle those that do not run or surely have no effect."""
     quick = [one for one in in_predicted_order(work) if one.in_process]
-    if not quick:
+    if not quick or _leaves_time_to_others(work, quick):
         return
     until_s = _reserved_s(work, quick)
     if not work.study.within and not switched(work.study):
@@ -73,6 +74,34 @@ def switch(work: Search) -> None:
         _tested(work, left, until_s)
     if (found := proved_within(work.study)) is not None:
         work.best = found.speedup, found.ci
+
+
+def _leaves_time_to_others(work: Search, quick: Sequence[Candidate]) -> bool:
+    """Settle the settings that can switch if those that cannot promise more, and the time is for one kind
+    only.
+
+    Blocks would take the time of the fresh pairs that the larger gain needs.
+    """
+    others = [one for one in in_predicted_order(work) if not one.in_process]
+    has_begun = bool(work.study.within or work.study.estimates)
+    if has_begun or not others or fresh_fits(work) or fresh_s(work, others) > work.bench.left_s():
+        return False
+    if _promised_log(others) <= _promised_log(quick):
+        return False
+    names = words.names([one.setting for one in others])
+    why = f"The time holds fresh runs of {names}, which may gain more, and of nothing else."
+    work.settle({one.id: CandidateOutcome("not-tried", why) for one in quick})
+    return True
+
+
+def _promised_log(candidates: Sequence[Candidate]) -> float:
+    """Return what the settings together may gain, as the logarithm of a ratio; unknown bounds promise
+    nothing."""
+    of_knob: dict[str, float] = {}
+    for one in candidates:
+        if math.isfinite(most := bound_log(one)):
+            of_knob[one.setting.knob] = max(most, of_knob.get(one.setting.knob, 0.0))
+    return math.fsum(of_knob.values())
 
 
 def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:

@@ -247,6 +247,15 @@ def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1", "compile.mode=default"}
 
 
+def test_settings_that_need_what_compiles_are_tested_with_it_only() -> None:
+    behind = candidate("behind=1", in_process=True, needs=["compile.mode=default"])
+    table = Table({"quick0=1": 0.1, "compile.mode=default": 0.6, "behind=1": 0.4}, **SLOW_START)
+    study, bench, _ = within(table, [*QUICK[:1], behind, *COMPILED], switch_sd=0.01)
+    assert ["behind" in key for key in bench.tested[:2]] == [False, True]
+    assert all("compile.mode" in key for key in [*bench.tested, *bench.switched] if "behind" in key)
+    assert recipe(study) == {"quick0=1", "compile.mode=default", "behind=1"}
+
+
 def test_candidates_that_compile_for_too_long_take_nothing_from_those_proved_without_them() -> None:
     whole = arm([*(one.setting for one in QUICK), COMPILED[0].setting])
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)

@@ -306,10 +306,10 @@ def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
     has to compile again, so there are few of these.
     """
     bundle = _bundle(study, quick)
-    eager = [one for one in bundle if one not in _compiling(quick)]
+    eager = complete([one for one in bundle if one not in _compiling(quick)], quick)
     without = [arm(one for one in eager if one != setting) for setting in eager]
-    exact = [one for one in bundle if one not in rounding(study, bundle)]
-    whole, single = [arm(bundle), arm(exact), arm(eager)], [alone(one) for one in quick]
+    exact = complete([one for one in bundle if one not in rounding(study, bundle)], quick)
+    whole, single = [arm(bundle), arm(exact), arm(eager)], [alone(one) for one in quick if not one.needs]
     undecided = proved_within(study) is None and bool(study.within)
     arms = [*single, *whole, *without] if undecided else [*whole, *without, *single]
     return [one for one in dict.fromkeys(arms) if one.settings][:MOST_ARMS]
@@ -331,7 +331,7 @@ def _hopeless(
     """Return the outcomes of settings that gain nothing alone, nor together with the remaining settings."""
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
-    rest = [one for one in _bundle(study, quick) if one not in compiling]
+    rest = complete([one for one in _bundle(study, quick) if one not in compiling], quick)
     by_gain = sorted(quick, key=lambda one: known[one.key].speedup if one.key in known else math.inf)
     for one in sorted(by_gain, key=lambda one: one.setting in compiling):
         single = known.get(one.key)

@@ -247,6 +247,20 @@ def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1", "compile.mode=default"}
 
 
+@pytest.mark.parametrize(("graphs_log", "by_user"), [(0.8, False), (0.8, True), (-0.2, False)])
+def test_compiling_without_graphs_has_no_turn_when_graphs_are_proved_unless_the_user_asks(
+    graphs_log: float, by_user: bool
+) -> None:
+    compiled = [candidate(f"compile.mode={mode}", in_process=True) for mode in ("reduce-overhead", "default")]
+    compiled[1] = replace(compiled[1], asked=by_user)
+    table = Table({"compile.mode=reduce-overhead": graphs_log, "compile.mode=default": 0.4}, **SLOW_START)
+    study, bench, _ = within(table, compiled, switch_sd=0.01)
+    has_turn = "compile.mode=default" in [*bench.tested, *bench.switched]
+    assert has_turn is (by_user or graphs_log < 0)
+    assert recipe(study) == {"compile.mode=reduce-overhead" if graphs_log > 0 else "compile.mode=default"}
+    assert has_turn or kinds(study)["compile.mode=default"] == "not-tried"
+
+
 def test_settings_that_need_what_compiles_are_tested_with_it_only() -> None:
     behind = candidate("behind=1", in_process=True, needs=["compile.mode=default"])
     table = Table({"quick0=1": 0.1, "compile.mode=default": 0.6, "behind=1": 0.4}, **SLOW_START)

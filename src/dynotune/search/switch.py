@@ -24,6 +24,7 @@ from dynotune.search.bench import Tested, complete, within_cores
 from dynotune.search.bounds import bound_log
 from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
+from dynotune.search.values import COMPILED, GRAPHS
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
 """Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these
@@ -52,6 +53,7 @@ def switch(work: Search) -> None:
     until_s = _reserved_s(work, quick)
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
+        _settle_milder(work)
     if fresh := fresh_fits(work):
         share = SHARE_COMPILING if _compiling(quick) else SHARE
         until_s = (1 - share) * work.bench.left_s()
@@ -211,6 +213,18 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
             return
         if found is not None and found.verdict != "faster" and number < len(arms):
             _test_parts(work, [each for each in quick if each.setting in one.settings], until_s)
+
+
+def _settle_milder(work: Search) -> None:
+    """Settle compiling without graphs if graphs are proved: it stands in for them where they do not run.
+
+    Compiling once more takes the time of the pairs that state the speed-up.
+    """
+    proof = proved_within(work.study)
+    if proof is not None and GRAPHS in proof.candidate_settings:
+        why = f"{GRAPHS} compiles, too, and is proved."
+        milder = [one for one in work.alive() if one.setting == COMPILED and not one.by_user]
+        work.settle({one.id: CandidateOutcome("not-tried", why) for one in milder})
 
 
 def _test_parts(work: Search, quick: Sequence[Candidate], until_s: float) -> None:

@@ -239,6 +239,23 @@ def test_search_gives_fresh_runs_the_time_when_what_cannot_switch_promises_more(
         assert bench.tested == [] and "kept=1" in study.outcomes["quick0=1"].reason
 
 
+def test_blocks_leave_fresh_runs_their_time_when_what_cannot_switch_promises_more() -> None:
+    class Timed(SimulatedBench):
+        left_at_run_s = None
+
+        def run(self, arm, phase, block, *lane):
+            self.left_at_run_s = self.left_at_run_s or self.left_s()
+            return super().run(arm, phase, block, *lane)
+
+    candidates = [candidate("kept=1", bound=0.4), *(replace(one, bound=0.03) for one in QUICK[:2])]
+    table = Table({"kept=1": -math.log1p(-0.4)}, start_s=6.0, window_s=8.0)
+    bench = Timed(table, budget_s=102.0, switch_sd=0.5, noise=SOME_NOISE)
+    searched(study_of(candidates, budget_s=102.0), bench)
+    assert bench.tested and bench.left_at_run_s is not None
+    # Seven runs, but for the start of the live run and the few blocks that a test has.
+    assert bench.left_at_run_s >= 7 * 14.0 - 6.0 - 3 * 4.0
+
+
 def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     candidates = [*QUICK, *COMPILED]
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)

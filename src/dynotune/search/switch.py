@@ -48,9 +48,12 @@ LAUNCH_SHARE = 0.25
 def switch(work: Search) -> None:
     """Test the switchable settings once per study; settle those that do not run or surely have no effect."""
     quick = [one for one in in_predicted_order(work) if one.in_process]
-    if not quick or _leaves_time_to_others(work, quick):
+    others = _promising_more(work, quick)
+    if not quick or _leaves_time_to_others(work, quick, others):
         return
     until_s = _reserved_s(work, quick)
+    if others and fresh_fits(work):
+        until_s = max(until_s, fresh_s(work))
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
         _settle_milder(work)
@@ -78,22 +81,24 @@ def switch(work: Search) -> None:
         work.best = found.speedup, found.ci
 
 
-def _leaves_time_to_others(work: Search, quick: Sequence[Candidate]) -> bool:
-    """Settle the settings that can switch if those that cannot promise more, and the time is for one kind
-    only.
+def _leaves_time_to_others(work: Search, quick: Sequence[Candidate], others: Sequence[Candidate]) -> bool:
+    """Settle the settings that can switch if the time holds fresh pairs of the others, and of nothing else.
 
     Blocks would take the time of the fresh pairs that the larger gain needs.
     """
-    others = [one for one in in_predicted_order(work) if not one.in_process]
     has_begun = bool(work.study.within or work.study.estimates)
     if has_begun or not others or fresh_fits(work) or fresh_s(work, others) > work.bench.left_s():
-        return False
-    if _promised_log(others) <= _promised_log(quick):
         return False
     names = words.names([one.setting for one in others])
     why = f"The time holds fresh runs of {names}, which may gain more, and of nothing else."
     work.settle({one.id: CandidateOutcome("not-tried", why) for one in quick})
     return True
+
+
+def _promising_more(work: Search, quick: Sequence[Candidate]) -> list[Candidate]:
+    """Return the settings that only fresh runs show, if they may gain more than those that can switch."""
+    others = [one for one in in_predicted_order(work) if not one.in_process]
+    return others if _promised_log(others) > _promised_log(quick) else []
 
 
 def _promised_log(candidates: Sequence[Candidate]) -> float:

@@ -231,7 +231,8 @@ class SwitchArms(Task):
                     return
 
     def _drop(self, at: int, error: NotSwitched) -> Stops:
-        self._say_dropped(at, str(error), code=error.code, blamed=self._arms[at].blamed)
+        arm = self._arms[at]
+        self._say_dropped(at, str(error), code=error.code, blamed=arm.blamed, unsuited=arm.unsuited)
         self._switch_off(at)
         yield from self._wash_out(None)
 

@@ -194,7 +194,7 @@ def test_records_are_refused_when_their_process_has_another_clock(tmp_path, monk
     with monkeypatch.context() as other_clock:
         other_clock.setattr(time, "perf_counter", lambda: launched_s + by_s)
         write(tmp_path, [{"event": "process"}])
-    with pytest.raises(CannotRunHere, match="The clock of process .* differs by at least"):
+    with pytest.raises(CannotRunHere, match=r"The clock of process .* differs by at least"):
         Records(tmp_path, launched_s=launched_s).update()
     assert len(Records(tmp_path).update()) == 1
 

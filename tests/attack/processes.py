@@ -269,7 +269,7 @@ class World:
         entry = f"DYNOTUNE_ATTACK={self.mark}".encode()
         found = {each.pid for each in processes.everyone() if each.state not in "ZX" and each.pid != besides}
         in_group = set[int]()
-        if self.group is not None:
+        if self.group is not None and self.group.exists():
             in_group = {int(pid) for pid in (self.group / "cgroup.procs").read_text().split()}
         return sorted(pid for pid in found if pid in in_group or processes.environment_holds(pid, entry))
 

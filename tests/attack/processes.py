@@ -267,11 +267,11 @@ class World:
         leaves its group only if it names another one.
         """
         entry = f"DYNOTUNE_ATTACK={self.mark}".encode()
-        found = {each.pid for each in processes.everyone() if each.state not in "ZX" and each.pid != besides}
-        in_group = set[int]()
+        living = [each.pid for each in processes.everyone() if each.state not in "ZX"]
+        found = {pid for pid in living if processes.environment_holds(pid, entry)}
         if self.group is not None and self.group.exists():
-            in_group = {int(pid) for pid in (self.group / "cgroup.procs").read_text().split()}
-        return sorted(pid for pid in found if pid in in_group or processes.environment_holds(pid, entry))
+            found |= {int(pid) for pid in (self.group / "cgroup.procs").read_text().split()}
+        return sorted(found - {besides})
 
     def left_alone(self, fault: Fault) -> bytes:
         """What may go on after the fault, by a word of its command: a bare command leaves it, too."""

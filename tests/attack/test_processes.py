@@ -62,6 +62,8 @@ def test_a_process_is_seen_by_its_cgroup_when_it_has_no_environment_and_its_own_
     away = "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
     away += "os.execve('/bin/sleep', ['sleep', '1000'], {})"
     world._start([sys.executable, "-c", away]).wait()
+    while not any(processes._command(pid).startswith(b"sleep") for pid in world.pids()):
+        os.sched_yield()
     with pytest.raises(processes.Lost, match="processes are left"):
         processes._check_gone(world, but=b"")
     world.end()

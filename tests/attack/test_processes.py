@@ -72,6 +72,7 @@ def test_a_process_is_seen_by_its_cgroup_when_it_has_no_environment_and_its_own_
 
 def test_a_lost_pair_and_a_mistake_are_seen(world):
     processes._check_kept({"pairs": [1]}, {"pairs": [1, 2]})
+    processes._check_kept({"blocks": {"num_blocks": 4}}, {"blocks": {"num_blocks": 6}})
     with pytest.raises(processes.Lost, match="pairs"):
         processes._check_kept({"pairs": [1, 2]}, {"pairs": [2]})
     (world.folder / "said").write_text('  File "/x/dynotune/cli/run.py", line 1, in run\n')

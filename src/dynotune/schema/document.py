@@ -83,8 +83,8 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """Parse the JSON `raw` as a value of `type_`.
 
-    Raises ValueError: `raw` is not JSON, nests too deeply, has a number too large for any field, or needs care
-    and has too many values; in plain words.
+    Raises ValueError: `raw` is not JSON, nests too deeply, has a number too large for any field, or needs
+    care and has too many values; in plain words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:

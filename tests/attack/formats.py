@@ -56,7 +56,7 @@ from ..report import studies, summaries
 from ..trace import chrome
 from ..trace.nsys_made import DEVICE, HTOD, PINNED, NsysMade, global_id
 from ..trace.snapshot_made import SnapshotMade, stack
-from . import mutations, pack_mutations, pickle_mutations
+from . import answer_documents, mutations, pack_mutations, pickle_mutations
 
 Mutate = Callable[[Random, bytes, Path], bytes]
 
@@ -333,6 +333,10 @@ def _documents(folder: Path) -> None:
         "memory": MemoryAccount(file="s.pickle", ranks=[memory.of_snapshot(one) for one in devices.values()]),
         "examination": Examination(facts={}, findings=[found], unknown=[]),
         "startup": startup,
+        "account": answer_documents.account(),
+        "bisection": answer_documents.bisection(),
+        "largest": answer_documents.largest(),
+        "precision": answer_documents.precision(),
     }.items():
         document.write(folder / f"{name}.json", content)
     (folder / "s.pickle").unlink()

@@ -35,6 +35,11 @@ def test_the_files_that_are_mutated_are_valid(reader: Reader, tmp_path):
         reader.read(path.rename(alone / path.name))
 
 
+def test_documents_are_of_every_kind_that_report_reads(tmp_path):
+    next(reader for reader in READERS if reader.name == "document").seeds(tmp_path)
+    assert {api.noun_of(path) for path in tmp_path.glob("*.json")} == set(api.documents._kinds())
+
+
 def test_a_mutated_file_is_read_or_refused_in_words():
     counts = attack(150, seed=41)
     assert counts.failures == []

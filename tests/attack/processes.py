@@ -192,7 +192,8 @@ RANKED = Scene(
     "compare of two ranks", ("compare", "env.A=1", *QUICK), UP + RANKS, ("copy",), 8.0, ("compare",)
 )
 _WITHIN = ("compare", "loader.num_workers=2", "--in-process", "only", "--warmup", "5", "--budget", "15s")
-WITHIN = Scene("compare within a run", _WITHIN, UP + LOADS, ("0", "copy"), 6.0, ("compare",))
+_RESUMED = ("compare", "--budget", "15s")
+WITHIN = Scene("compare within a run", _WITHIN, UP + LOADS, ("0", "copy"), 6.0, _RESUMED)
 _RECORDED = ("diagnose", "--warmup", "5", "--steps", "40")
 RECORDED = Scene("diagnose with workers", _RECORDED, UP + LOADS, ("2", "copy"), 5.0)
 # The short draw is of the first six; programs with torch come at the end, and once in a while.

@@ -25,8 +25,9 @@ from threading import get_ident
 from time import perf_counter
 
 from ..core import reasons
+from ..core.allocator_counters import device_allocations
 from ..core.covers import call_directly
-from ..core.device import device_allocations, synchronise
+from ..core.device import synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS

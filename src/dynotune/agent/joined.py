@@ -12,8 +12,10 @@ from .attach import Agent, read_plan
 from .core import observe
 from .core.covers import covers, replaced
 from .core.device import is_capturing
-from .core.living_objects import watch_freezing
+from .core.living_objects import note_frozen, watch_freezing
+from .core.pieces import Pieces
 from .core.writer import Writer
+from .own_modules import forget_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class JoinedAgent(Agent):
 
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         super().__init__(writer, plan, folder)
+        if self._state is not None:
+            self._state.lists_objects = False
         self._undo: list[Callable[[], object]] = []
         self._pending_call: PendingCall | None = None
         self._too_long = ""
@@ -70,7 +74,9 @@ class JoinedAgent(Agent):
         self._hooks.install()
         self._undo.append(self._hooks.remove)
         watch_freezing(self.log)
-        living = Living(torch)
+        pause = Pieces().pause
+        note_frozen(pause)
+        living = Living(torch, pause)
         if torch.utils.data.get_worker_info() is not None:
             self._join_worker(torch, living)
             return
@@ -224,16 +230,3 @@ class JoinedAgent(Agent):
     def _cover_workers(self, torch: Any) -> None:
         """Leave the workers' loop as it is: forks leave by themselves, and a start that is under way would
         find another loop than it is about to pickle."""
-
-
-def forget_modules() -> None:
-    """Remove the agent's modules and what the interpreter remembers of their folder, so that a later agent
-    begins anew."""
-    package = __name__.rpartition(".")[0]
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for name in list(sys.modules):
-        if name == package or name.startswith(package + "."):
-            del sys.modules[name]
-    for path in list(sys.path_importer_cache):
-        if path == folder or path.startswith(folder + os.sep):
-            del sys.path_importer_cache[path]

@@ -15,7 +15,11 @@ import os
 import shutil
 from time import monotonic, sleep, time
 
-from .joined import JoinedAgent, forget_modules
+from .own_modules import forget_modules, import_in_pieces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .joined import JoinedAgent
 
 LOOK_S = 0.2
 """Seconds between two looks at the lock; opening and asking take some microseconds."""
@@ -40,7 +44,10 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
         pid: this process's id as dynotune sees it.
     """
     try:
+        import_in_pieces()
         if is_held(lock):
+            from .joined import JoinedAgent
+
             agent = JoinedAgent.in_running_program(folder, pid)
             _stay(agent, lock)
     except Exception as error:

@@ -53,6 +53,8 @@ except DynotuneError as error:
 """
 LONGEST_WAIT_S, LONGEST_LIFE_S = 2.0, 15.0
 LEFT_S = 60.0
+LONG_S = 0.05
+"""No step shall be longer because of an attachment, after its first second."""
 PACE_S = 3.0
 """Seconds of steps before an attachment and after it whose pace is compared."""
 
@@ -143,8 +145,9 @@ def maps(pid: int) -> bytes:
         return b""
 
 
-def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, float | None]:
-    """Return the pace after an attachment over that before it, and the longest steps meanwhile and before."""
+def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, Any]:
+    """Return the pace after an attachment over that before it, the longest steps meanwhile and before, and
+    how many of how many steps were longer than `LONG_S`."""
 
     def within(begin_s: float, end_s: float) -> list[float]:
         inside = [at for at in ends_s if begin_s <= at < end_s]
@@ -152,10 +155,14 @@ def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, float | 
 
     begin_s, end_s = attachment["begin_s"], attachment["left_s"] or attachment["end_s"]
     before, after = within(begin_s - PACE_S, begin_s), within(end_s, end_s + PACE_S)
+    later = within(begin_s + 1.0, end_s)
     full = len(before) > 20 and len(after) > 20 and ends_s[-1] > end_s + PACE_S
     return {
         "pace": statistics.fmean(after) / statistics.fmean(before) if full else None,
         "longest_inside_s": max(within(begin_s, end_s), default=None),
+        "longest_later_s": max(later, default=None),
+        "long_later": [sum(step_s > LONG_S for step_s in later), len(later)],
+        "long_before": [sum(step_s > LONG_S for step_s in before), len(before)],
         "longest_before_s": max(before, default=None),
     }
 
@@ -217,6 +224,10 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         ),
         "longest_step_inside_s": max((row["longest_inside_s"] or 0 for row in rows), default=None),
         "longest_step_before_s": max((row["longest_before_s"] or 0 for row in rows), default=None),
+        "long_steps": {
+            name: [sum(row[name][place] for row in rows) for place in (0, 1)]
+            for name in ("long_before", "long_later")
+        },
     }
     if len(ratios) > 2:
         half = 1.96 * statistics.stdev(ratios) / len(ratios) ** 0.5

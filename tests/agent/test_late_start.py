@@ -14,6 +14,7 @@ import pytest
 import dynotune
 from dynotune.agent import joined as joining
 from dynotune.agent import late_start
+from dynotune.agent.core.forks import Forks
 from dynotune.agent.facts.fetching import Fetching
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import (
@@ -121,8 +122,7 @@ def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
     left = []
     monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
-    agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
-    joining.JoinedAgent._cover_forks(agent)
+    Forks(lambda: left.append(1))
     assert os.fork() == 0 and os.forkpty() == (0, 5)
     assert len(left) == 2
 

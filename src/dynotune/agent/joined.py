@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import sys
 from time import perf_counter
 
 from .attach import Agent, read_plan
 from .core import observe
-from .core.covers import covers, replaced
+from .core.covers import replaced
 from .core.device import is_capturing
 from .core.living_objects import note_frozen, watch_freezing
 from .core.pieces import Pieces
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from .core.forks import Forks
     from .core.pending_call import PendingCall
     from .facts.living import Living
 
@@ -34,15 +34,16 @@ class JoinedAgent(Agent):
     """An agent that comes late, by means alone that can be undone, and leaves again."""
 
     @classmethod
-    def in_running_program(cls, folder: str, pid: int) -> JoinedAgent:
+    def in_running_program(cls, folder: str, pid: int, forks: Forks) -> JoinedAgent:
         """Connect the agent to a program that has imported torch and runs; `leave` takes it out again.
 
-        `pid`: this process's id as dynotune sees it, which differs in a container.
+        `pid`: this process's id as dynotune sees it, which differs in a container. `forks`: tells of the
+        program's forks.
         """
         plan = read_plan(folder)
         agent = cls(Writer(folder, plan, pid), plan, folder)
         try:
-            agent._join(pid)
+            agent._join(pid, forks)
         except BaseException:
             agent.leave()
             raise
@@ -56,7 +57,7 @@ class JoinedAgent(Agent):
         self._pending_call: PendingCall | None = None
         self._too_long = ""
 
-    def _join(self, pid: int) -> None:
+    def _join(self, pid: int, forks: Forks) -> None:
         """Connect to a program that runs, by means alone that can be undone: no audit hook, no seed, no stub.
 
         Forks leave at once: they are workers of loaders, or programs of their own.
@@ -64,10 +65,10 @@ class JoinedAgent(Agent):
         from .facts.living import Living
 
         torch: Any = sys.modules["torch"]
-        replaced.is_kept = self._steps.is_joined = True
+        self._steps.is_joined = True
         self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
-        self._cover_forks()
+        forks.in_child = functools.partial(self._guard, "fork", self._leave_in_child)
         self._cover_exit()
         atexit.register(self._finish)
         self._undo.append(lambda: atexit.unregister(self._finish))
@@ -115,23 +116,6 @@ class JoinedAgent(Agent):
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
             self._cover_fetcher(self._program.torch, fetcher)
-
-    def _cover_forks(self) -> None:
-        original, original_pty = os.fork, os.forkpty
-
-        @covers(os, "fork")
-        def fork() -> int:
-            pid = original()
-            if not pid:
-                self._guard("fork", self._leave_in_child)
-            return pid
-
-        @covers(os, "forkpty")
-        def forkpty() -> tuple[int, int]:
-            pid, descriptor = original_pty()
-            if not pid:
-                self._guard("fork", self._leave_in_child)
-            return pid, descriptor
 
     def _leave_in_child(self) -> None:
         self._forked()

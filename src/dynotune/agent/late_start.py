@@ -15,6 +15,8 @@ import os
 import shutil
 from time import monotonic, sleep, time
 
+from .core.covers import replaced
+from .core.forks import Forks
 from .own_modules import forget_modules, import_in_pieces
 
 TYPE_CHECKING = False
@@ -43,19 +45,28 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
         lock: file that dynotune holds locked.
         pid: this process's id as dynotune sees it.
     """
+    replaced.is_kept = True
+    forks = Forks(_leave_in_child)
     try:
         import_in_pieces()
         if is_held(lock):
             from .joined import JoinedAgent
 
-            agent = JoinedAgent.in_running_program(folder, pid)
+            agent = JoinedAgent.in_running_program(folder, pid, forks)
             _stay(agent, lock)
     except Exception as error:
         _say_why(folder, "%s: %s" % (type(error).__name__, error))
     finally:
+        replaced.restore()
         if not os.path.exists(os.path.join(folder, LEAVING)):
             _remove(folder)
         forget_modules()
+
+
+def _leave_in_child() -> None:
+    """Take out of a fork what is there before the agent has come."""
+    replaced.restore()
+    forget_modules()
 
 
 def is_held(lock: str) -> bool:

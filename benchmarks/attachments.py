@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shlex
 import signal
 import statistics
@@ -53,6 +54,7 @@ except DynotuneError as error:
 """
 LONGEST_WAIT_S, LONGEST_LIFE_S = 2.0, 15.0
 LEFT_S = 60.0
+RUN_FOLDER = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 LONG_S = 0.05
 """No step shall be longer because of an attachment, after its first second."""
 PACE_S = 3.0
@@ -138,6 +140,12 @@ def left(pid: int) -> float | None:
     return None
 
 
+def folders(root: Path) -> dict[str, list[str]]:
+    """Return the run folders in the training's folder for temporary files, with what is in each."""
+    found = [path for path in (root / "tmp").iterdir() if RUN_FOLDER.fullmatch(path.name)]
+    return {path.name: sorted(inside.name for inside in path.iterdir()) for path in found}
+
+
 def maps(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/maps").read_bytes()
@@ -169,6 +177,8 @@ def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, Any]:
 
 def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[str, Any]:
     """Run the training once, joined up to `num` times."""
+    root = chosen.root or Path("/")
+    before = folders(root)
     with tempfile.TemporaryDirectory(dir=chosen.root and chosen.root / "tmp") as name:
         training = Training(chosen, Path(name))
         while not training.is_warm():
@@ -188,7 +198,8 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
         row["seconds"] = row.pop("end_s") - row["begin_s"]
         row["has_left"] = row.pop("left_s") is not None
         del row["begin_s"]
-    return {**found, "attachments": rows}
+    folders_left = {name: inside for name, inside in folders(root).items() if name not in before}
+    return {**found, "attachments": rows, "folders_left": folders_left}
 
 
 def versions(python: str) -> dict[str, str]:
@@ -222,6 +233,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
                 for name in differ
             }
         ),
+        "folders_left": [inside for one in result["sessions"] for inside in one["folders_left"].values()],
         "longest_step_inside_s": max((row["longest_inside_s"] or 0 for row in rows), default=None),
         "longest_step_before_s": max((row["longest_before_s"] or 0 for row in rows), default=None),
         "long_steps": {

@@ -99,6 +99,18 @@ def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     assert record.last(AgentLeft) is not None
 
 
+@pytest.mark.parametrize("sees_pids", [True, False])
+def test_scripts_of_living_processes_stay_when_the_folder_of_a_killed_dynotune_is_removed(
+    tmp_path, sees_pids
+):
+    living, ended = f"begin-{os.getpid()}.py", f"begin-{2**22 + 1}.py"
+    for name in ("plan.json", living, ended):
+        (tmp_path / name).touch()
+    (tmp_path / "dynotune").mkdir()
+    late_start.remove(str(tmp_path), sees_pids=sees_pids)
+    assert {path.name for path in tmp_path.iterdir()} == ({living} if sees_pids else {living, ended})
+
+
 def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):
     lock = tmp_path / "held.lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)

@@ -59,7 +59,7 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
     finally:
         replaced.restore()
         if not os.path.exists(os.path.join(folder, LEAVING)):
-            _remove(folder)
+            remove(folder, sees_pids=pid == os.getpid())
         forget_modules()
 
 
@@ -104,13 +104,18 @@ def _stay(agent: JoinedAgent, lock: str) -> None:
         agent.ask_to_end_tasks()
 
 
-def _remove(folder: str) -> None:
-    """Remove the run folder, which a dynotune that was killed has left."""
+def remove(folder: str, *, sees_pids: bool) -> None:
+    """Remove the run folder, which a dynotune that was killed has left, but for scripts that a process may
+    still execute.
+
+    `sees_pids`: whether the process ids in the scripts' names are those of this process's namespace.
+    """
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
+        asked = name[len(SCRIPT) :].partition(".")[0] if name.startswith(SCRIPT) else ""
         if os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
-        elif not name.startswith(SCRIPT):
+        elif not asked or (sees_pids and not os.path.exists("/proc/" + asked)):
             with contextlib.suppress(OSError):  # another rank's agent removes it, too
                 os.unlink(path)
     with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ _FREE_THREADED = re.compile(r"python\d+\.\d+t(?:[/.]|$)")
 _VERSION = re.compile(r"python(\d+)\.(\d+)t?(?:[/.]|$)")
 
 _ASK = """\
-import compileall, json, os, sys
+import compileall, fcntl, json, os, shutil, sys
 folder, asked = sys.argv[1], json.loads(sys.argv[2])
 def say(**found):
     print(json.dumps({"version": list(sys.version_info[:3]), **found}))
@@ -70,6 +70,13 @@ if folder:
         for name in names:
             if name.endswith(".py"):
                 os.unlink(os.path.join(place, name))
+    with open(os.path.join(folder, "held.lock")) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+            say(error="killed")
+        except BlockingIOError:
+            pass  # dynotune holds it, so it was not killed meanwhile
 failed = {}
 for pid, script in asked:
     try:
@@ -183,7 +190,11 @@ def _fewer_rights(process: ProcessFiles, proc: Path) -> str:
     same = theirs.owners == ours.owners and not ours.capabilities & ~theirs.capabilities
     if same and all(one <= other for one, other in zip(theirs.confined, ours.confined, strict=True)):
         return ""
-    return "it has fewer rights than dynotune; run dynotune inside its container, or as its user"
+    pid = _own_pid(process.pid, proc)
+    within = (
+        f"inside its container, where its process id is {pid}" if pid != process.pid else "with its rights"
+    )
+    return f"it has fewer rights than dynotune, as in most containers; run dynotune {within}: --pid {pid}"
 
 
 class _Rights(NamedTuple):

@@ -1,6 +1,6 @@
 """A training whose every step can be compared with that of another run, and which tells what is left in it.
 
-    python attended.py --steps N [--workers N] [--samples N] [--side FILE]
+    python attended.py --steps N [--workers N] [--samples N] [--layers N] [--side FILE]
 
 It prints losses in full and a digest of the weights, and exits with code 7. Started by torchrun, its ranks
 exchange gradients over gloo. The side file, one for each rank, takes what two runs need not share: when each
@@ -57,12 +57,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samples", type=int, default=6400, help="samples of an epoch")
+    parser.add_argument("--layers", type=int, default=0, help="further layers, which make steps longer")
     parser.add_argument("--side", type=Path)
     chosen = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    hidden = [torch.nn.Linear(64, 64) for _ in range(chosen.layers)]
     model: torch.nn.Module = torch.nn.Sequential(
-        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+        *hidden, torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
     )
     rank = int(os.environ.get("RANK", "0"))
     if "RANK" in os.environ:

@@ -145,7 +145,8 @@ class LiveDiagnosis:
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
         watcher.running("a few recorded steps", left_s=None if self._counts_start else after_s)
-        recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
+        is_joined = self._joined is not None
+        recorded = profiled(self.runner, run, watcher, self._most_recorded_s(), brief=is_joined)
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
         observation = Observation(

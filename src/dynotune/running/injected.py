@@ -54,6 +54,7 @@ _VERSION = re.compile(r"python(\d+)\.(\d+)t?(?:[/.]|$)")
 _ASK = """\
 import compileall, fcntl, json, os, shutil, sys
 folder, asked = sys.argv[1], json.loads(sys.argv[2])
+os.nice(10)  # the program shall not wait for a core
 def say(**found):
     print(json.dumps({"version": list(sys.version_info[:3]), **found}))
     sys.exit()

@@ -5,7 +5,8 @@
 
 `--python`, `--checkout` and `--root` are as for `attachments.py`. Each training runs within one epoch, so no
 workers start meanwhile, and is joined once by `diagnose --pid --record`. Steps are listed that take 50 ms
-more than a mean step before, with what dynotune did then. `--layers` makes steps longer. Results grow over several calls.
+more than a mean step before, with what dynotune did then. `--layers` makes steps longer. Results grow over
+several calls.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PROGRAM = "benchmarks/programs/attended.py"
 BEFORE_S, AFTER_S = 5.0, 3.0
 """Seconds of steps before and after an attachment."""
 FIRST_S, LONG_S = 1.0, 0.05
-"""Seconds of an attachment in which steps may be longer, and seconds that no step should take more later on."""
+"""Seconds of an attachment in which steps may be longer, and seconds by which none should be later on."""
 STEPS = {0: 2600, 100: 1000}
 """Steps of a training by its layers: some 25 s."""
 

@@ -18,7 +18,6 @@ from .own_modules import forget_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -53,7 +52,7 @@ class JoinedAgent(Agent):
         super().__init__(writer, plan, folder)
         if self._state is not None:
             self._state.lists_objects = False
-        self._undo: list[Callable[[], object]] = []
+        self._undo = self._torch_covers.undo
         self._pending_call: PendingCall | None = None
         self._too_long = ""
 
@@ -82,11 +81,11 @@ class JoinedAgent(Agent):
             self._join_worker(torch, living)
             return
         # What compiled code has seen must stay as it is, or it would be compiled again.
-        self._compiled[:] = [True] * living.is_compiled
+        self._torch_covers.compiled[:] = [True] * living.is_compiled
         for optimizer in living.optimizers:
             self._steps.optimizers.add(optimizer)
         # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
-        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
+        self._torch_covers.unknown_iterator = lambda iterator: self._take_over(iterator, living)
         if self._state is not None:
             self._watch_fetches()
         self._torch_is_here(torch)
@@ -207,9 +206,6 @@ class JoinedAgent(Agent):
         if self._program.roots is not None:
             stay += self._guard("modules", self._program.roots.leave) or []
         return stay
-
-    def _undo_later(self, undo: Callable[[], object]) -> None:
-        self._undo.append(undo)
 
     def _cover_workers(self, torch: Any) -> None:
         """Leave the workers' loop as it is: forks leave by themselves, and a start that is under way would

@@ -2,7 +2,7 @@
 weights and exit code, its steps, its interpreter, and its pace.
 
     python benchmarks/attachments.py --python 'WORDS' [--checkout PATH] [--kind workers|ranks] [--number 40]
-        [--steps 4000] [--until 0.7] [--seed 1] [--delays] [--out FILE]
+        [--steps 4000] [--until 0.7] [--seed 1] [--delays] [--code WORD] [--out FILE]
 
 `--python` starts a Python from 3.14 on that has torch, such as `chroot FOLDER /opt/v/bin/python`, and
 `--checkout` is where that Python finds this checkout. A training of fixed length runs unattended once, and
@@ -10,7 +10,8 @@ its output is kept. It then runs again as often as it takes: `diagnose --pid --r
 moments, and half of these dynotunes are killed at a random moment. Output, weights and exit code have to be
 those of the unattended run. With `--until 1`, programs end while they are joined; else what is left in the
 interpreter is looked at after the last attachment. torch's profiler keeps a thread of its own after its first
-recording, which counts among the threads. Results grow over several calls.
+recording, which counts among the threads. Results grow over several calls, and `--code` names the commit of
+each.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
         row["has_left"] = row.pop("left_s") is not None
         del row["begin_s"]
     folders_left = {name: inside for name, inside in folders(root).items() if name not in before}
-    return {**found, "attachments": rows, "folders_left": folders_left}
+    return {**found, "code": chosen.code, "attachments": rows, "folders_left": folders_left}
 
 
 def versions(python: str) -> dict[str, str]:
@@ -209,8 +210,18 @@ def versions(python: str) -> dict[str, str]:
     return dict(zip(("python", "torch"), json.loads(found), strict=True))
 
 
-def summary(result: dict[str, Any]) -> dict[str, Any]:
-    rows = [row for one in result["sessions"] for row in one["attachments"]]
+def summaries(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what all sessions say together, and those of each code."""
+    codes = dict.fromkeys(one["code"] for one in result["sessions"])
+    by_code = {code: [one for one in result["sessions"] if one["code"] == code] for code in codes}
+    return {
+        "summary": summary(result["sessions"], result["unattended"]),
+        "by_code": {code: summary(sessions, result["unattended"]) for code, sessions in by_code.items()},
+    }
+
+
+def summary(sessions: list[dict[str, Any]], unattended: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for one in sessions for row in one["attachments"]]
     ratios = [row["pace"] for row in rows if row["pace"] is not None]
     same = ("output", "exit_code", "num_steps")
     found: dict[str, Any] = {
@@ -219,21 +230,21 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "answered": sum(row["answer"] == "rung 2" for row in rows),
         "others": sorted({row["answer"] for row in rows if row["answer"] not in ("killed", "rung 2")}),
         "not_left": sum(not row["has_left"] for row in rows),
-        "sessions": len(result["sessions"]),
+        "sessions": len(sessions),
         "sessions_as_unattended": sum(
-            all(one[name] == result["unattended"][name] for name in same) for one in result["sessions"]
+            all(one[name] == unattended[name] for name in same) for one in sessions
         ),
         "joined_at_the_end": sum(row["at_end"] for row in rows),
         "left_in_interpreters": sorted(
             {
                 name
-                for one in result["sessions"]
+                for one in sessions
                 if not any(row["at_end"] for row in one["attachments"])
                 for differ in one["differ"]
                 for name in differ
             }
         ),
-        "folders_left": [inside for one in result["sessions"] for inside in one["folders_left"].values()],
+        "folders_left": [inside for one in sessions for inside in one["folders_left"].values()],
         "longest_step_inside_s": max((row["longest_inside_s"] or 0 for row in rows), default=None),
         "longest_step_before_s": max((row["longest_before_s"] or 0 for row in rows), default=None),
         "long_steps": {
@@ -261,6 +272,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--delays", action="store_true")
+    parser.add_argument("--code", default="", help="the commit whose agent comes")
     parser.add_argument("--until", type=float, default=0.7, help="share of steps after which none joins")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
@@ -282,7 +294,7 @@ def main() -> None:
         made += len(row["attachments"])
         with result_file.opened(out) as result:
             result["sessions"].append(row)
-            result["summary"] = summary(result)
+            result.update(summaries(result))
         print(made, [one["answer"] for one in row["attachments"]], *row["differ"], flush=True)
         if not row["attachments"]:
             break

@@ -107,8 +107,24 @@ def test_scripts_of_living_processes_stay_when_the_folder_of_a_killed_dynotune_i
     for name in ("plan.json", living, ended):
         (tmp_path / name).touch()
     (tmp_path / "dynotune").mkdir()
-    late_start.remove(str(tmp_path), sees_pids=sees_pids)
+    late_start.remove_after(str(tmp_path), str(tmp_path / "held.lock"), sees_pids=sees_pids)
     assert {path.name for path in tmp_path.iterdir()} == ({living} if sees_pids else {living, ended})
+
+
+def test_folder_stays_when_a_dynotune_that_lives_will_remove_it(tmp_path, monkeypatch):
+    lock, slept = tmp_path / "held.lock", []
+    monkeypatch.setattr(late_start, "monotonic", lambda: float(len(slept)))
+    monkeypatch.setattr(late_start, "sleep", slept.append)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        assert not late_start.is_held(str(lock)), "it has let go of the agent"
+        late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
+    finally:
+        os.close(descriptor)
+    assert lock.exists() and len(slept) == late_start.MOST_REMOVING_S
+    late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
+    assert not tmp_path.exists()
 
 
 def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):

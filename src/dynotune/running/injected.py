@@ -34,7 +34,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 OLDEST = (3, 14)
-LOCK, LEAVING, FAILED = "held.lock", "leaving", "failed.txt"
+LOCK, FAILED = "held.lock", "failed.txt"
 ASK_S = 60.0
 """Seconds that the target's interpreter may take to start, compile the agent and ask."""
 BEGIN_S = 20.0
@@ -73,7 +73,7 @@ if folder:
                 os.unlink(os.path.join(place, name))
     with open(os.path.join(folder, "held.lock")) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)
             say(error="killed")
         except BlockingIOError:

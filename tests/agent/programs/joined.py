@@ -98,8 +98,7 @@ while not (before and held is None and has_left()) and num < MOST_STEPS:
         if held is not None and (
             (CASE == "evaluation" and recorded(b'"event": "given_up"')) or IS_TIME[CASE]()
         ):
-            (FOLDER / "leaving").touch()
-            os.close(held)
+            fcntl.flock(held, fcntl.LOCK_SH)  # as a dynotune that lives, and removes the folder later
             held = None
             while CASE == "no step" and not has_left():
                 os.sched_yield()

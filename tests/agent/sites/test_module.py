@@ -177,6 +177,26 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+@pytest.mark.parametrize(
+    ("mode", "graphs"), [("default", None), ("reduce-overhead", True), ("max-autotune-no-cudagraphs", None)]
+)
+def test_compiled_module_captures_no_graph_of_varying_shapes_when_its_mode_has_graphs(child, mode, graphs):
+    done = child(
+        CONV
+        + """
+def noted(model, **how):
+    out["mode"], options = how.get("mode"), how.get("options") or {}
+    out["graphs"] = [options.get("triton.cudagraphs"), options.get("triton.cudagraph_skip_dynamic_graphs")]
+    return compile(model, backend="eager")
+torch.compile, compile = noted, torch.compile
+net(x); net(x)
+""",
+        f"compile.mode={mode}",
+    )
+    assert done.out == {"mode": None if graphs else mode, "graphs": [graphs, graphs]}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
 def test_a_class_that_means_something_else_by_compile_is_compiled_all_the_same(child):
     done = child(
         CONV

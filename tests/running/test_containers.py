@@ -49,10 +49,10 @@ def test_interpreter_meets_the_process_when_it_has_namespaces_of_its_own(started
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["unshare", "--user", "--map-root-user"], "with its rights: --pid {pid}"),
-        (["unshare", "--user", "--map-root-user", *WITH_PIDS[1:]], "its process id is 1: --pid 1"),
-        ([*WITH_PIDS, "setpriv", "--bounding-set=-sys_admin"], "its process id is 1: --pid 1"),
-        (["setpriv", "--no-new-privs"], "with its rights: --pid {pid}"),
+        (["unshare", "--user", "--map-root-user"], "--pid {pid}"),
+        (["unshare", "--user", "--map-root-user", *WITH_PIDS[1:]], "--pid 1"),
+        ([*WITH_PIDS, "setpriv", "--bounding-set=-sys_admin"], "--pid 1"),
+        (["setpriv", "--no-new-privs"], "--pid {pid}"),
     ],
     ids=["user", "user and pid", "capabilities", "no new privileges"],
 )
@@ -60,4 +60,4 @@ def test_process_is_refused_with_what_to_run_when_it_has_fewer_rights(started, w
     process = targets.find(started(words=[*words, *PROGRAM]).pid).ranks[0].process
     place = injected.place_of(process_files.read(process.pid))
     assert isinstance(place, Unknown)
-    assert "fewer rights" in place.reason and place.reason.endswith(told.format(pid=process.pid))
+    assert "fewer rights" in place.reason and place.reason.endswith(f"with {told.format(pid=process.pid)}")

@@ -192,10 +192,10 @@ def _fewer_rights(process: ProcessFiles, proc: Path) -> str:
     if same and all(one <= other for one, other in zip(theirs.confined, ours.confined, strict=True)):
         return ""
     pid = _own_pid(process.pid, proc)
-    within = (
-        f"inside its container, where its process id is {pid}" if pid != process.pid else "with its rights"
+    return (
+        "it has fewer rights than dynotune, as in most containers; run dynotune inside that container, or with "
+        f"the same rights, with --pid {pid}"
     )
-    return f"it has fewer rights than dynotune, as in most containers; run dynotune {within}: --pid {pid}"
 
 
 class _Rights(NamedTuple):

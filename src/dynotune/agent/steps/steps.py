@@ -266,6 +266,8 @@ class Steps:
             self.inside_optimizer = 0
             if self._has_stepped is not None:
                 self._has_stepped(optimizer)
+            if self.is_joined:
+                self.optimizers.add(optimizer)
             number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(self._ends(), True)

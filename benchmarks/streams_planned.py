@@ -24,19 +24,32 @@ from lab.provenance import RESULTS, without_places
 ROOT = Path(__file__).resolve().parents[1]
 CAMERAS = ["examples/many_cameras.py", "--cameras", "{streams}"]
 THREADS = ["benchmarks/programs/camera_threads.py", "--cameras", "{streams}"]
+YOLO = ["benchmarks/programs/threaded_yolo.py", "--num-cams", "{streams}"]
+BATCHES = ["benchmarks/programs/batch_server.py", "--clients", "{streams}"]
+TORCHVISION = ["benchmarks/programs/torchvision_cameras.py", "--streams", "{streams}"]
 SETUPS: dict[str, dict[str, Any]] = {
     "cuda": {
-        "options": ["--fps", "25", "--window", "20s", "--budget", "15m"],
+        "fps": "25",
+        "window": "20s",
+        "budget": "15m",
         "cameras": ["--device", "cuda", "--half"],
         "threads": ["--device", "cuda"],
+        "yolo": ["--device", "cuda"],
+        "batches": ["--device", "cuda", "--channels", "32"],
+        "torchvision": ["--device", "cuda"],
         "deadline": "80ms",
         "soaks": (4, 16, 64),
         "soak_s": 120,
     },
     "cpu": {
-        "options": ["--fps", "5", "--window", "5s", "--budget", "6m"],
+        "fps": "5",
+        "window": "5s",
+        "budget": "6m",
         "cameras": ["--fps", "5", "--scale", "0.25", "--imgsz", "160", "--batch", "1", "4", "16"],
         "threads": ["--fps", "5", "--size", "270", "480", "--imgsz", "160"],
+        "yolo": ["--fps", "5", "--width", "480", "--height", "270", "--imgsz", "160"],
+        "batches": ["--fps", "5", "--width", "480", "--height", "270", "--side", "160", "--channels", "8"],
+        "torchvision": ["--fps", "5", "--size", "270", "480"],
         "deadline": "200ms",
         "soaks": (2, 16),
         "soak_s": 20,
@@ -55,6 +68,10 @@ def programs(device: str, weights: str | None) -> dict[str, tuple[list[str], lis
         "many_cameras": ([*CAMERAS, *setup["cameras"], *chosen], deadline),
         "a model per thread": ([*THREADS, *setup["threads"], *chosen], of_threads),
         "one model, many threads": ([*THREADS, *setup["threads"], *chosen, "--shared"], of_threads),
+        # By other hands: they know nothing of dynotune and mark no frame, so their rate alone is seen.
+        "Ultralytics in threads": ([*YOLO, *setup["yolo"], *chosen], []),
+        "a batch server": ([*BATCHES, *setup["batches"]], []),
+        "torchvision, one loop": ([*TORCHVISION, *setup["torchvision"]], []),
     }
 
 
@@ -78,6 +95,9 @@ def main() -> None:
     parser.add_argument("--weights", help="Of a YOLO model, for Ultralytics to load.")
     parser.add_argument("--only", nargs="+", help="Names of programs.")
     parser.add_argument("--again", action="store_true", help="Plan programs that stand in the result.")
+    parser.add_argument("--window", help="Of each run.")
+    parser.add_argument("--budget", help="Of each program's plan.")
+    parser.add_argument("--no-soaks", action="store_true", help="No long windows at given numbers.")
     parser.add_argument("--no-lock", action="store_true", help="As for dynotune.")
     parser.add_argument("--table", action="store_true", help="Print the kept result as Markdown.")
     parser.add_argument("--out", type=Path)
@@ -87,14 +107,15 @@ def main() -> None:
         print(table(result_file.read(out)))
         return
     setup, no_lock = SETUPS[args.device], ["--no-lock"] * args.no_lock
+    fps = ["--fps", setup["fps"]]
+    options = [*fps, "--window", args.window or setup["window"], "--budget", args.budget or setup["budget"]]
     for name, (command, own) in programs(args.device, args.weights).items():
         is_kept = name in result_file.read(out).get("programs", {}) and not args.again
         if is_kept or (args.only and name not in args.only):
             continue
-        answer = planned(command, [*setup["options"], *own, *no_lock])
-        fps = setup["options"][:2]
+        answer = planned(command, [*options, *own, *no_lock])
         soaks = {}
-        for number in setup["soaks"]:
+        for number in () if args.no_soaks else setup["soaks"]:
             if number <= (answer.get("largest") or 0):
                 once = ["--least", str(number), "--most", str(number), "--window", f"{setup['soak_s']}s"]
                 soaks[str(number)] = planned(command, [*fps, *own, *once, "--budget", "10m", *no_lock])

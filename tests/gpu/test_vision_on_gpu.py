@@ -93,13 +93,13 @@ def test_the_letterboxs_kernel_makes_the_picture_of_torchs_operations_to_the_las
 
 
 STREAMS = {
-    "before": lambda lanes: lanes._before,
-    "forward": lambda lanes: lanes._forward,
+    "before": lambda lanes: [lanes._before],
+    "forward": lambda lanes: [track.stream for track in lanes._tracks],
 }
 
 
 def check_lagging(lagging, broken=None, num=6):
-    """Several batches at once, with one of the two streams far behind the host and the other."""
+    """Several batches at once, with one kind of streams far behind the host and the others."""
     fresh_allocator()
     many = frames(num)
     with detector(depth=6) as ours:
@@ -110,7 +110,8 @@ def check_lagging(lagging, broken=None, num=6):
         lanes = ours._lanes
         under_way = []
         for frame in many:
-            lag(STREAMS[lagging](lanes), LAG)
+            for stream in STREAMS[lagging](lanes):
+                lag(stream, LAG)
             under_way.append(lanes.launch(lanes.stage([frame])))
         found = [result for batch in under_way for result in lanes.collect(batch)]
         assert same(found, want)
@@ -123,7 +124,7 @@ def test_batches_do_not_disturb_each_other(lagging):
 
 def shared_lane(monkeypatch):
     """Breaks the rule that a lane belongs to one batch until its result is taken."""
-    monkeypatch.setattr(Network, "take_lane", lambda network: network._free[0])
+    monkeypatch.setattr(Network, "free_lane", lambda network: network._free[0])
 
 
 def no_waits(monkeypatch):

@@ -48,10 +48,11 @@ class Detector(Closing):
     """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
-    On a GPU two streams work side by side: one uploads and letterboxes frames; the other runs forward,
-    suppression and the copy of the results. Each stream's work is a captured graph, so that the host launches
-    only a few operations per batch and waits once, for the results. Each input size is built (checked,
-    compiled, captured) at its first use, or ahead of time by `prepare`. Thread-safe.
+    On a GPU several streams work side by side: one uploads and letterboxes frames; the others, which batches
+    take in turn, run forward, suppression and the copy of the results. Each stream's work is a captured
+    graph, so that the host launches only a few operations per batch and waits once, for the results. Each
+    input size is built (checked, compiled, captured) at its first use, or ahead of time by `prepare`.
+    Thread-safe.
 
     Args:
         model: a model in evaluation mode that takes RGB images `[B, 3, H, W]` with values 0 to 1.
@@ -76,6 +77,9 @@ class Detector(Closing):
         depth: number of uploads under way at once, of up to eight frames each, and of batches that `prepare`
             makes room for. Pinned memory, and as much device memory, is allocated for that many of the
             largest frames: 199 MB for 1080p with a batch of 16, 25 MB with a batch of 1.
+        tracks: number of forward passes that may run at the same time on a GPU. Each has memory for the
+            activations of the largest batch. One pass after the other leaves a large GPU idle between small
+            kernels.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -106,6 +110,7 @@ class Detector(Closing):
         color: Literal["bgr", "rgb"] = "bgr",
         max_frame: tuple[int, int] = (1080, 1920),
         depth: int = 4,
+        tracks: int = 2,
     ) -> None:
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
@@ -121,6 +126,7 @@ class Detector(Closing):
             color=color,
             max_frame=max_frame,
             depth=depth,
+            tracks=tracks,
             end_to_end=end_to_end,
             engine=EngineOptions(compile, tolerance),
             post=PostOptions(conf, iou, max_det, top_k, agnostic),

@@ -1,6 +1,8 @@
 """Run a YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
 
-from collections.abc import Iterable
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from dynotune.runtime.engine.engine import Engine
+from dynotune.runtime.engine.graphs import CapturedGraph, Capturer
 from dynotune.runtime.engine.numerics import nonfinite_weights
 from dynotune.runtime.engine.prepare import device_of, own_dtype
-from dynotune.runtime.errors import InputError, NumericsError
-from dynotune.runtime.streams import Event, Stream, Streams
+from dynotune.runtime.errors import CaptureError, InputError, NumericsError
+from dynotune.runtime.streams import Event, Streams
 from dynotune.runtime.vision.nms import PostProcess
 from dynotune.runtime.vision.options import EngineOptions
+
+_log = logging.getLogger(__name__)
 
 
 class OneOutput(nn.Module):  # type: ignore[misc]
@@ -119,19 +124,35 @@ def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tens
     return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
 
 
+class Track:
+    """A stream for forward passes, with memory for the graphs that run on it one after the other.
+
+    Forward passes on two tracks run at the same time: one alone leaves most of a large GPU idle.
+    """
+
+    def __init__(self, device_streams: Streams, *, graphs: bool) -> None:
+        self.stream = device_streams.side()
+        self.capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
     """The buffers of one batch under way; the batch owns them from the upload until its result is taken.
 
     Args:
+        track: where forward and suppression of this lane's batches run.
         images: `[B, 3, H, W]`, filled by the letterbox.
         host: the packed detections of `PostProcess`, in pinned memory.
         sizes: the frame size (height, width) from which each image was last filled.
         regions: views of `images`, by first image, number and frame size.
         spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host
             will wait.
+        candidates: the candidates of `PostProcess` for the batch, on the device.
+        graph: forward, suppression and the copy into `host` for this lane's buffers; None if the model cannot
+            be captured.
     """
 
+    track: Track
     images: Tensor
     host: Tensor
     places: Tensor
@@ -141,12 +162,14 @@ class Lane:
     slept: Event
     regions: dict[tuple[int, int, tuple[int, int]], Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
+    graph: CapturedGraph | None = None
 
 
 class Network:
     """Runs forward and suppression for one batch size and input size.
 
-    `shape`: shape of the input, `(B, 3, H, W)`. `dtype`: dtype of the input for the model.
+    `shape`: shape of the input, `(B, 3, H, W)`. `dtype`: dtype of the input for the model. `tracks`: gives
+        the track of each new lane.
     """
 
     def __init__(
@@ -156,12 +179,14 @@ class Network:
         *,
         post: PostProcess,
         device_streams: Streams,
+        tracks: Iterator[Track],
         dtype: torch.dtype,
         channels_last: bool,
         graphs: bool,
         engine: EngineOptions,
     ) -> None:
         self._shape = shape
+        self._tracks = tracks
         self._streams, self._dtype = device_streams, dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
@@ -184,22 +209,27 @@ class Network:
             compile=engine.compile,
             tolerance=engine.tolerance,
         )
-        self._free: list[Lane] = []
+        # The lane that was free for longest comes next, so that batches take the tracks in turn.
+        self._free: deque[Lane] = deque()
+        self._graphs: list[CapturedGraph] = []
         self._closed = False
         self.num_lanes = 0
 
     def _new_places(self) -> Tensor:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
 
-    def take_lane(self) -> Lane:
-        """Return a lane that no work reads any more; make a new lane only if all are in use."""
-        if self._free:
-            return self._free.pop()
+    def free_lane(self) -> Lane | None:
+        """Return a lane that no work reads any more; None if all are in use."""
+        return self._free.popleft() if self._free else None
+
+    def new_lane(self) -> Lane:
+        """Return another lane. Waits for the device, to capture the lane's graph."""
         self.num_lanes += 1
         batch, num_rows = self._shape[0], self._post.max_det + 1
         # Zeros: images beyond a partial batch are computed too, and must not be NaN.
         images = torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device)
-        return Lane(
+        lane = Lane(
+            track=next(self._tracks),
             images=images.to(memory_format=self._layout),
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
             places=self._new_places(),
@@ -208,30 +238,65 @@ class Network:
             spun=self._streams.event(spins=True),
             slept=self._streams.event(),
         )
+        lane.graph = self._captured(lane)
+        return lane
+
+    def _captured(self, lane: Lane) -> CapturedGraph | None:
+        if lane.track.capturer is None:
+            return None
+
+        def work(forward: Callable[..., Any], images: Tensor, places: Tensor) -> Tensor:
+            packed, candidates, _ = forward(images, places)
+            lane.host.copy_(packed, non_blocking=True)
+            return candidates
+
+        try:
+            graph = self.engine.captured_apart(
+                work,
+                (lane.images, _bits(lane.places)),
+                capturer=lane.track.capturer,
+                kept=lambda: [lane.host],
+            )
+        except (CaptureError, torch.cuda.OutOfMemoryError) as error:
+            # Without it, the engine's own graph does the same, with copies before and after it.
+            _log.warning("a batch of %s is not captured as a whole: %s", self._shape, error)
+            return None
+        if graph is not None:
+            self._graphs.append(graph)
+        return graph
 
     def give_lane(self, lane: Lane) -> None:
         """Take back a lane whose work has ended."""
         if not self._closed:
             self._free.append(lane)
 
-    def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
-        """Enqueue forward, suppression and the copy to the host on `stream`, then record `done`; does not
-        wait."""
+    def enqueue(self, lane: Lane, done: Event) -> None:
+        """Enqueue forward, suppression and the copy to the host on the lane's track, then record `done`; does
+        not wait."""
+        stream = lane.track.stream
         with self._streams.on(stream):
-            packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
-            lane.host.copy_(packed, non_blocking=True)
+            if lane.graph is not None:
+                lane.graph.replay()
+                lane.candidates = lane.graph.outputs
+            else:
+                packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
+                lane.host.copy_(packed, non_blocking=True)
         done.record(stream)
 
-    def settle(self, lane: Lane, stream: Stream) -> None:
+    def settle(self, lane: Lane) -> None:
         """Finish suppression for a batch that was not settled; waits for the device."""
         assert lane.candidates is not None
-        with self._streams.on(stream):
+        with self._streams.on(lane.track.stream):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
             lane.host.copy_(packed)
 
     def close(self) -> None:
+        """Free graphs and buffers; the work of all lanes must have ended."""
         self._closed = True
         self._free.clear()
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
         self.engine.close()
 
 

@@ -1,8 +1,9 @@
 """Process a batch of a detector in three stages: copies into pinned memory, all launches, results.
 
-On a GPU the launched work uses two streams: upload and letterbox on one, forward and suppression after them
-on the other. A batch owns its buffers (its lane) through all stages; they are reused only when the host has
-seen the end of the last stage. No other rule is needed to keep a buffer from being overwritten.
+On a GPU the launched work uses several streams: upload and letterbox on one, forward and suppression after
+them on one of the tracks, which batches take in turn. A batch owns its buffers (its lane) through all stages;
+they are reused only when the host has seen the end of the last stage. No other rule is needed to keep a
+buffer from being overwritten.
 """
 
 import logging
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from dynotune.runtime.streams import Event, Streams
 from dynotune.runtime.vision.frame_ring import Copied, FrameRing
 from dynotune.runtime.vision.frames import Frame, chunk_of, is_on_device, neighbours, size_of
 from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
-from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
+from dynotune.runtime.vision.network import Lane, Network, OneOutput, Track, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
 from dynotune.runtime.vision.options import Options
 
@@ -147,7 +149,11 @@ class Lanes:
         self._networks: dict[tuple[int, int, int], Network] = {}
         self._letterboxes: dict[tuple[int, int, bool], tuple[Letterbox, Tensor]] = {}
         self._placements: dict[Any, Placement] = {}
-        self._before, self._forward = (self.device_streams.side() for _ in range(2))
+        self._before = self.device_streams.side()
+        self._tracks = [
+            Track(self.device_streams, graphs=self.options.graphs) for _ in range(self.options.tracks)
+        ]
+        self._next_track = cycle(self._tracks)
         # Two locks, so that one batch is copied while another is launched; who needs both takes _staging
         # first, and nobody waits for a chunk while holding _launching, which others need to free theirs.
         self._staging, self._launching = threading.RLock(), threading.RLock()
@@ -221,9 +227,12 @@ class Lanes:
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
             split = neighbours(frames, self.ring.num_frames)
-            # A new lane is filled with zeros, on the stream that writes into it next.
-            with self._state, self.device_streams.on(self._before):
-                lane = network.take_lane()
+            with self._state:
+                lane = network.free_lane()
+            if lane is None:
+                # It is filled with zeros, on the stream that writes into it next.
+                with self.device_streams.on(self._before):
+                    lane = network.new_lane()
             batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
             try:
                 if any(is_on_device(frame) for frame in frames):
@@ -258,8 +267,8 @@ class Lanes:
             with self._launching, _without_gradients():
                 self.lifetime.check()
                 lane.ready.record(self._before)
-                self.device_streams.wait(self._forward, lane.ready)
-                batch.network.enqueue(lane, self._forward, batch.done)
+                self.device_streams.wait(lane.track.stream, lane.ready)
+                batch.network.enqueue(lane, batch.done)
         except BaseException:
             self.abandon(batch)
             raise
@@ -308,7 +317,7 @@ class Lanes:
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
                 with _without_gradients():
-                    network.settle(lane, self._forward)
+                    network.settle(lane)
                 counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
             rows = lane.host[: batch.num_frames, :max_det].clone()
@@ -348,7 +357,7 @@ class Lanes:
     discard = abandon
 
     def _drain(self) -> None:
-        for stream in (self._before, self._forward):
+        for stream in (self._before, *(track.stream for track in self._tracks)):
             self.device_streams.record(stream).synchronize()
 
     def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
@@ -382,6 +391,7 @@ class Lanes:
                     shape,
                     post=self._post_process(height, width),
                     device_streams=self.device_streams,
+                    tracks=self._next_track,
                     dtype=self.options.dtype,
                     channels_last=self.options.channels_last,
                     graphs=self.options.graphs,

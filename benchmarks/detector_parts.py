@@ -3,6 +3,7 @@
     python benchmarks/detector_parts.py --device cuda [--earlier FOLDER/src] [--only rates parts ...]
 
 `--earlier` is the `src` of another checkout: both states of the code are built in one process and take turns.
+Several may be given.
 Needs ultralytics (from the registry; AGPL-3.0, which is why only benchmarks name it). Sections that stand in
 the result are not run again.
 """
@@ -27,6 +28,7 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,8 +44,8 @@ from lab.provenance import RESULTS
 
 SIZES = {
     "cuda": {
-        "imgsz": 640, "frame": (1080, 1920), "num_frames": 192, "batches": (1, 16), "rounds": 5, "passes": 4,
-        "latency": 3000, "block": 500, "agreement": 200, "traced": 40,
+        "imgsz": 640, "frame": (1080, 1920), "num_frames": 192, "batches": (1, 16), "rounds": 4, "passes": 4,
+        "latency": 2000, "block": 500, "agreement": 200, "traced": 40,
     },
     "cpu": {
         "imgsz": 96, "frame": (120, 160), "num_frames": 8, "batches": (1, 2), "rounds": 1, "passes": 1,
@@ -99,14 +101,12 @@ def say(text: str) -> None:
 BEGUN_S = time.monotonic()
 
 
-def earlier_code(src: Path, folder: Path) -> str:
-    """Make the runtime of another checkout importable under another name, and return that name."""
-    name = "dynotune_earlier"
+def earlier_code(src: Path, name: str, folder: Path) -> str:
+    """Make the runtime of another checkout importable as `name`, and return that name."""
     shutil.copytree(src / "dynotune" / "runtime", folder / name / "runtime")
     (folder / name / "__init__.py").write_text("")
     for file in (folder / name).rglob("*.py"):
         file.write_text(file.read_text().replace("dynotune.runtime", f"{name}.runtime"))
-    sys.path.insert(0, str(folder))
     return name
 
 
@@ -116,7 +116,7 @@ def streamed(bench: Bench, detector: Any, depth: int = 3, frames: list[Any] | No
     return sum(1 for _ in detector.stream(frames, depth=depth))
 
 
-def rate(bench: Bench, work: Callable[[], int], seconds: float = 0.7) -> float:
+def rate(bench: Bench, work: Callable[[], int], seconds: float = 0.4) -> float:
     """Return the middle of at least three passes, in images a second, after one that does not count."""
     work()
     rates, begun_s = [], time.perf_counter()
@@ -279,10 +279,14 @@ def neighbour(num_threads: int) -> Iterator[None]:
         process.wait()
 
 
+def first_and_last(codes: list[Code]) -> list[Code]:
+    return codes[:1] + codes[1:][-1:]
+
+
 def parts(bench: Bench, codes: list[Code], found: Section) -> None:
     """Images a second with one part left out at a time."""
     for batch in bench.sizes["batches"]:
-        for code in codes:
+        for code in first_and_last(codes):
             detector, rates = code.detector(batch), {}
             rates["whole"] = rate(bench, lambda detector=detector: streamed(bench, detector))
             for name, leaving_out in LEFT_OUT.items():
@@ -325,27 +329,36 @@ def reported(rates: dict[str, Any], name: str) -> Iterator[None]:
         say(f"{name} failed: {rates[name]}")
 
 
+def _copying(code: Code) -> ModuleType:
+    """Return the module that copies frames into pinned memory; it had another name once."""
+    try:
+        return code.module("frame_copies")
+    except ModuleNotFoundError:
+        return code.module("frame_ring")
+
+
 def _no_copy(code: Code) -> list[Any]:
-    ring = code.module("frame_ring")
-    plain = ring.host_array
+    copying = _copying(code)
+    plain = copying.host_array
 
     def hollow(*arguments: Any, **options: Any) -> Any:
         array = plain(*arguments, **options)
-        replace = importlib.import_module("dataclasses").replace
         nothing = [replace(part, write=lambda into: None) for part in array.parts]
         return replace(array, write=lambda into: None, parts=tuple(nothing))
 
-    return [mock.patch.object(ring, "host_array", hollow)]
+    return [mock.patch.object(copying, "host_array", hollow)]
 
 
 def _no_upload(code: Code) -> list[Any]:
-    """Neither upload nor letterbox: the images stay as they are."""
-    ring = code.module("frame_ring")
+    """No upload, and where it is not part of a larger graph no letterbox: the images stay as they are."""
+    lanes = code.module("stages").Lanes
+    if hasattr(lanes, "_upload"):
+        return [mock.patch.object(lanes, "_upload", lambda self, batch, part: None)]
 
     def send(self: Any, copied: Any, letterbox: Any, region: Any, *, stream: Any) -> None:
         self._free.put(copied.take())
 
-    return [mock.patch.object(ring.FrameRing, "send", send)]
+    return [mock.patch.object(code.module("frame_ring").FrameRing, "send", send)]
 
 
 def _no_results(code: Code) -> list[Any]:
@@ -363,9 +376,10 @@ def _no_results(code: Code) -> list[Any]:
 
 LEFT_OUT: dict[str, Callable[[Code], list[Any]]] = {
     "no copy": _no_copy,
-    "no copy, upload and letterbox": lambda code: [*_no_copy(code), *_no_upload(code)],
+    "no upload": _no_upload,
+    "no copy and upload": lambda code: [*_no_copy(code), *_no_upload(code)],
     "no results": _no_results,
-    "no copy, upload, letterbox and results": lambda code: [
+    "no copy, upload and results": lambda code: [
         *_no_copy(code),
         *_no_upload(code),
         *_no_results(code),
@@ -409,14 +423,16 @@ class Constant(torch.nn.Module):  # type: ignore[misc]
 def stage_times(bench: Bench, codes: list[Code], found: Section) -> None:
     """Of each stage of a batch, the wall time and the time its thread was on a core."""
     for batch in bench.sizes["batches"]:
-        for code in codes:
+        for code in first_and_last(codes):
             detector, times = code.detector(batch), defaultdict(list)
-            ring, stages, network = (code.module(name) for name in ("frame_ring", "stages", "network"))
+            copying, lanes = _copying(code), code.module("stages").Lanes
             watched = [
-                (stages.Lanes, "stage"), (stages.Lanes, "launch"), (stages.Lanes, "collect"),
-                (ring.FrameRing, "copy"), (ring.FrameRing, "send"), (ring.Copied, "wait"),
-                (network.Network, "enqueue"),
+                (lanes, "stage"), (lanes, "launch"), (lanes, "collect"), (lanes, "_upload"),
+                (copying.Copied, "wait"), (code.module("network").Network, "enqueue"),
+                *((getattr(copying, name, None), "copy") for name in ("FrameRing", "FrameCopier")),
+                (getattr(copying, "FrameRing", None), "send"),
             ]  # fmt: skip
+            watched = [(owner, name) for owner, name in watched if hasattr(owner, name)]
             with ExitStack() as stack:
                 for owner, name in watched:
                     stack.enter_context(timed_calls(owner, name, times))
@@ -457,7 +473,7 @@ def timed_calls(owner: Any, name: str, times: dict[str, list[tuple[float, float]
 def traced(bench: Bench, codes: list[Code], found: Section) -> None:
     """The device's time by kernel, how much of the time it was busy, and the host's calls of CUDA."""
     for batch in bench.sizes["batches"]:
-        for code in codes:
+        for code in first_and_last(codes):
             detector, frames = code.detector(batch), bench.frames * bench.sizes["passes"]
             frames = frames[: bench.sizes["traced"] * batch]
             deque(detector.stream(frames), maxlen=0)
@@ -501,7 +517,7 @@ def settings(bench: Bench, codes: list[Code], found: Section) -> None:
         detector = code.detector(batch)
 
         def streams(detector: Any, depth: int) -> float:
-            return rate(bench, lambda: streamed(bench, detector, depth), 0.4)
+            return rate(bench, lambda: streamed(bench, detector, depth))
 
         for depth in (2, 3, 4, 6):
             with reported(rates, f"depth {depth}"):
@@ -511,12 +527,12 @@ def settings(bench: Bench, codes: list[Code], found: Section) -> None:
             sys.setswitchinterval(interval_s)
             rates[f"switch interval {interval_s}"] = streams(detector, 4)
         sys.setswitchinterval(before)
-        for share in (0.25, 0.4, 0.8, 1.0):
+        for share in (0.4, 1.0):
             name = f"copying share {share}, depth 4"
             share_set = mock.patch.object(threads, "SHARE", share)
             with share_set, reported(rates, name), code.built(batch) as other:
                 rates[name] = streams(other, 4)
-        for options in ({"tracks": 1}, {"tracks": 3}, {"tracks": 2, "depth": 8}, {"tracks": 3, "depth": 8}):
+        for options in ({"tracks": 1}, {"tracks": 3, "depth": 7}):
             name = ", ".join(f"{key} {value}" for key, value in options.items())
             with reported(rates, name), code.built(batch, **options) as other:
                 for depth in (3, 6):
@@ -572,10 +588,10 @@ SECTIONS: dict[str, Callable[[Bench, list[Code], Section], None]] = {
     "equality": equality,
     "latency": latencies,
     "stage times": stage_times,
-    "parts": parts,
     "trace": traced,
-    "copying": copying,
     "settings": settings,
+    "parts": parts,
+    "copying": copying,
     "agreement": agreement,
 }
 
@@ -583,7 +599,7 @@ SECTIONS: dict[str, Callable[[Bench, list[Code], Section], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=list(SIZES), default="cpu")
-    parser.add_argument("--earlier", type=Path, help="The `src` of another checkout.")
+    parser.add_argument("--earlier", type=Path, nargs="+", default=[], help="The `src` of other checkouts.")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--until-s", type=float, default=float("inf"), help="Begin no section after this.")
     parser.add_argument("--out", type=Path)
@@ -593,7 +609,10 @@ def main() -> None:
     bench = Bench(args.device, dict(SIZES[args.device]))
     say("frames and model are made")
     with tempfile.TemporaryDirectory() as folder:
-        names = [earlier_code(args.earlier, Path(folder))] if args.earlier else []
+        sys.path.insert(0, folder)
+        names = [
+            earlier_code(src, f"earlier_{number}", Path(folder)) for number, src in enumerate(args.earlier, 1)
+        ]
         codes = [Code(bench, name) for name in (*names, "dynotune")]
         for name in args.only:
             if name in result_file.read(out).get("sections", {}):

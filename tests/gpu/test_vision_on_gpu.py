@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from dynotune.runtime.errors import NumericsError
 from dynotune.runtime.streams import CudaStreams
 from dynotune.runtime.vision import detector as vision
-from dynotune.runtime.vision import nms
-from dynotune.runtime.vision.frame_ring import FrameRing
+from dynotune.runtime.vision import network, nms
 from dynotune.runtime.vision.kernels import kernels_of
 from dynotune.runtime.vision.letterbox import Letterbox, place, rows_read
-from dynotune.runtime.vision.network import Network
 
 from ..runtime.kernel_cases import PLACES, outputs
 from ..runtime.yolo_like import EndToEnd, YoloLike, frames
@@ -34,6 +32,12 @@ def detector(model=None, **options):
     ours = vision.Detector((model or YoloLike()).cuda(), **options)
     ours.prepare(SIZE)
     return ours
+
+
+def graphs_of(detector):
+    """What the graphs of each lane begin with: the frames of a size, or None for the images."""
+    networks = detector._lanes.networks.values()
+    return [set(lane.graphs) for network in networks for lane in network._lanes]
 
 
 def same(found, want):
@@ -57,7 +61,7 @@ def test_results_are_those_of_the_cpu(model, batch, monkeypatch):
             torch.testing.assert_close(found.rows, want.rows, atol=2e-3, rtol=1e-4)
         for engine in gpu.stats().engines.values():
             assert [bucket.mode for bucket in engine.buckets] == ["graph"]
-        assert all(chunk.graphs for chunk in gpu._lanes.ring._chunks)
+        assert all(graphs & {SIZE, (96, 40)} for graphs in graphs_of(gpu))
 
 
 @pytest.mark.parametrize("size", [(48, 64), (1080, 1920), (333, 517)], ids=str)
@@ -124,7 +128,7 @@ def test_batches_do_not_disturb_each_other(lagging):
 
 def shared_lane(monkeypatch):
     """Breaks the rule that a lane belongs to one batch until its result is taken."""
-    monkeypatch.setattr(Network, "free_lane", lambda network: network._free[0])
+    monkeypatch.setattr(network.Network, "free_lane", lambda built: built._free[0])
 
 
 def no_waits(monkeypatch):
@@ -132,15 +136,10 @@ def no_waits(monkeypatch):
     monkeypatch.setattr(CudaStreams, "wait", lambda *arguments: None)
 
 
-def hasty_ring(monkeypatch):
-    """Writes frames where earlier ones wait for their upload."""
-    monkeypatch.setattr(FrameRing, "_wait_for", lambda ring, chunk: None)
-
-
 @pytest.mark.parametrize(
     ("rule", "lagging"),
-    [(shared_lane, "forward"), (no_waits, "before"), (hasty_ring, "before")],
-    ids=["lane", "wait-for-frames", "ring"],
+    [(shared_lane, "forward"), (no_waits, "before")],
+    ids=["lane", "wait-for-frames"],
 )
 def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
     with pytest.raises(AssertionError):
@@ -152,9 +151,9 @@ def test_frames_of_a_size_without_graphs_are_resized_all_the_same(monkeypatch):
     many = [*frames(3), *frames(2, (40, 64), seed=1)]
     with detector(batch=4) as ours:
         want = ours.predict(many)
-    monkeypatch.setattr("dynotune.runtime.vision.frame_ring.MAX_PREPARED", 0)
+    monkeypatch.setattr(network, "MAX_CAPTURED", 0)
     with detector(batch=4) as ours:
-        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert all(graphs == {None} for graphs in graphs_of(ours))
         assert same(ours.predict(many), want)
 
 
@@ -162,9 +161,9 @@ def test_only_frames_of_the_host_take_graphs():
     many = frames(3)
     with vision.Detector(YoloLike().cuda(), 64, 0.5, max_frame=(96, 128), batch=2, compile=False) as ours:
         found = ours.predict([torch.from_numpy(frame).cuda() for frame in many])
-        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert all(graphs == {None} for graphs in graphs_of(ours))
         assert same(ours.predict(many), found)
-        assert all(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert any(SIZE in graphs for graphs in graphs_of(ours))
 
 
 @pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2), (16, 3)])
@@ -178,7 +177,7 @@ def test_large_frames_give_the_same_from_the_host_where_some_rows_are_copied_and
     many = frames(6, (288, 384))
     with detector(batch=4, max_frame=(288, 384)) as ours:
         want = ours.predict(many)
-        assert 0 < ours.stats().stager.num_bytes < sum(frame.nbytes for frame in many)
+        assert 0 < ours.stats().num_uploaded_bytes < sum(frame.nbytes for frame in many)
         mixed = [torch.from_numpy(frame).cuda() if number % 2 else frame for number, frame in enumerate(many)]
         assert same(ours.predict(mixed), want)
         assert same(list(ours.stream(mixed)), want)

@@ -15,10 +15,13 @@ from dynotune.runtime.engine.numerics import nonfinite_weights
 from dynotune.runtime.engine.prepare import device_of, own_dtype
 from dynotune.runtime.errors import CaptureError, InputError, NumericsError
 from dynotune.runtime.streams import Event, Streams
+from dynotune.runtime.vision.letterbox import Letterbox
 from dynotune.runtime.vision.nms import PostProcess
 from dynotune.runtime.vision.options import EngineOptions
 
 _log = logging.getLogger(__name__)
+
+MAX_CAPTURED = 4  # frame sizes with graphs of their own, which hold memory
 
 
 class OneOutput(nn.Module):  # type: ignore[misc]
@@ -124,6 +127,10 @@ def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tens
     return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
 
 
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
 class Track:
     """A stream for forward passes, with memory for the graphs that run on it one after the other.
 
@@ -140,7 +147,9 @@ class Lane:
     """The buffers of one batch under way; the batch owns them from the upload until its result is taken.
 
     Args:
-        track: where forward and suppression of this lane's batches run.
+        track: where the work behind the upload runs.
+        frames: uint8, flat, in pinned memory: what is uploaded.
+        uploaded: the same on the device; on the CPU it is `frames` itself.
         images: `[B, 3, H, W]`, filled by the letterbox.
         host: the packed detections of `PostProcess`, in pinned memory.
         sizes: the frame size (height, width) from which each image was last filled.
@@ -148,8 +157,8 @@ class Lane:
         spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host
             will wait.
         candidates: the candidates of `PostProcess` for the batch, on the device.
-        graph: forward, suppression and the copy into `host` for this lane's buffers; None if the model cannot
-            be captured.
+        graphs: by frame size, everything from `uploaded` to `host`; with None, from `images` to `host`. A
+            value of None: it cannot be captured.
     """
 
     track: Track
@@ -160,9 +169,18 @@ class Lane:
     ready: Event
     spun: Event
     slept: Event
+    frames: Tensor = field(default_factory=_nothing)
+    uploaded: Tensor = field(default_factory=_nothing)
     regions: dict[tuple[int, int, tuple[int, int]], Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
-    graph: CapturedGraph | None = None
+    graphs: dict[tuple[int, int] | None, CapturedGraph | None] = field(default_factory=dict)
+
+    def forget(self, *, every: bool) -> None:
+        """Free the graphs that read `uploaded`, or every graph; none may be running."""
+        for size in [size for size in self.graphs if every or size is not None]:
+            graph = self.graphs.pop(size)
+            if graph is not None:
+                graph.reset()
 
 
 class Network:
@@ -211,9 +229,18 @@ class Network:
         )
         # The lane that was free for longest comes next, so that batches take the tracks in turn.
         self._free: deque[Lane] = deque()
-        self._graphs: list[CapturedGraph] = []
+        self._lanes: list[Lane] = []
+        self._captures = True
         self._closed = False
-        self.num_lanes = 0
+
+    @property
+    def num_lanes(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Return the bytes of pinned memory for frames."""
+        return sum(lane.frames.numel() for lane in self._lanes) if self._streams.pins else 0
 
     def _new_places(self) -> Tensor:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
@@ -223,8 +250,7 @@ class Network:
         return self._free.popleft() if self._free else None
 
     def new_lane(self) -> Lane:
-        """Return another lane. Waits for the device, to capture the lane's graph."""
-        self.num_lanes += 1
+        """Return another lane, without memory for frames."""
         batch, num_rows = self._shape[0], self._post.max_det + 1
         # Zeros: images beyond a partial batch are computed too, and must not be NaN.
         images = torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device)
@@ -238,46 +264,74 @@ class Network:
             spun=self._streams.event(spins=True),
             slept=self._streams.event(),
         )
-        lane.graph = self._captured(lane)
+        self._lanes.append(lane)
         return lane
 
-    def _captured(self, lane: Lane) -> CapturedGraph | None:
-        if lane.track.capturer is None:
-            return None
+    def make_room(self, lane: Lane, frame_bytes: int) -> None:
+        """Give a lane that is not in use memory for so many bytes of each frame of a batch."""
+        num_bytes = frame_bytes * self._shape[0]
+        if lane.frames.numel() >= num_bytes:
+            return
+        lane.forget(every=False)
+        lane.frames = lane.uploaded = _nothing()
+        lane.frames = self._streams.pinned(num_bytes)
+        # On the CPU frames are resized from where they were copied to.
+        lane.uploaded = (
+            torch.empty(num_bytes, dtype=torch.uint8, device=self._streams.device)
+            if self._streams.pins
+            else lane.frames
+        )
+
+    def graph(self, lane: Lane, letterbox: Letterbox | None = None) -> CapturedGraph | None:
+        """Return the lane's graph from `images`, or with a letterbox from a batch of frames of its size.
+
+        Waits for the device at the first call, to capture. Returns None if there is no such graph.
+        """
+        size = None
+        if letterbox is not None:
+            size = (letterbox.placement.frame_height, letterbox.placement.frame_width)
+        if size not in lane.graphs:
+            is_full = size is not None and len(lane.graphs) >= MAX_CAPTURED
+            if lane.track.capturer is None or not self._captures or is_full:
+                return None
+            lane.graphs[size] = self._captured(lane, lane.track.capturer, letterbox)
+        return lane.graphs[size]
+
+    def _captured(self, lane: Lane, capturer: Capturer, letterbox: Letterbox | None) -> CapturedGraph | None:
+        kept = [lane.host, lane.uploaded]
+        if letterbox is not None:
+            kept += letterbox.tables
+            region, frames = letterbox.region(lane.images), letterbox.frames_in(lane.uploaded, self._shape[0])
 
         def work(forward: Callable[..., Any], images: Tensor, places: Tensor) -> Tensor:
+            if letterbox is not None:
+                region.copy_(letterbox.picture(frames))
             packed, candidates, _ = forward(images, places)
             lane.host.copy_(packed, non_blocking=True)
             return candidates
 
+        inputs = (lane.images, _bits(lane.places))
         try:
-            graph = self.engine.captured_apart(
-                work,
-                (lane.images, _bits(lane.places)),
-                capturer=lane.track.capturer,
-                kept=lambda: [lane.host],
-            )
+            return self.engine.captured_apart(work, inputs, capturer=capturer, kept=lambda: kept)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
             # Without it, the engine's own graph does the same, with copies before and after it.
-            _log.warning("a batch of %s is not captured as a whole: %s", self._shape, error)
+            self._captures = False
+            _log.warning("batches of %s are not captured as a whole: %s", self._shape, error)
             return None
-        if graph is not None:
-            self._graphs.append(graph)
-        return graph
 
     def give_lane(self, lane: Lane) -> None:
         """Take back a lane whose work has ended."""
         if not self._closed:
             self._free.append(lane)
 
-    def enqueue(self, lane: Lane, done: Event) -> None:
-        """Enqueue forward, suppression and the copy to the host on the lane's track, then record `done`; does
-        not wait."""
+    def enqueue(self, lane: Lane, graph: CapturedGraph | None, done: Event) -> None:
+        """Enqueue the graph, or without one forward, suppression and the copy to the host, on the lane's
+        track, then record `done`; does not wait."""
         stream = lane.track.stream
         with self._streams.on(stream):
-            if lane.graph is not None:
-                lane.graph.replay()
-                lane.candidates = lane.graph.outputs
+            if graph is not None:
+                graph.replay()
+                lane.candidates = graph.outputs
             else:
                 packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
                 lane.host.copy_(packed, non_blocking=True)
@@ -294,9 +348,9 @@ class Network:
         """Free graphs and buffers; the work of all lanes must have ended."""
         self._closed = True
         self._free.clear()
-        for graph in self._graphs:
-            graph.reset()
-        self._graphs.clear()
+        for lane in self._lanes:
+            lane.forget(every=True)
+            lane.frames = lane.uploaded = _nothing()
         self.engine.close()
 
 

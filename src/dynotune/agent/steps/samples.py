@@ -42,8 +42,8 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Count the samples in a module's inputs: the leading dimension of the first array that has dimensions, or
-    the pictures in a list, as torchvision's detectors take them."""
+    """Count the samples in a module's inputs: the leading dimension of the first array that has dimensions,
+    or the pictures in a list, as torchvision's detectors take them."""
     try:
         size = args[0].size(0)  # the usual case, first
         if isinstance(size, int):  # in a trace the size is a tensor, and the question would be traced too

@@ -113,7 +113,7 @@ def earlier_code(src: Path, name: str, folder: Path) -> str:
 def streamed(bench: Bench, detector: Any, depth: int = 3, frames: list[Any] | None = None) -> int:
     """Take the results of all frames through `stream`, several times over; return their number."""
     frames = (bench.frames if frames is None else frames) * bench.sizes["passes"]
-    return sum(1 for _ in detector.stream(frames, depth=depth))
+    return sum(len(found) >= 0 for found in detector.stream(frames, depth=depth))
 
 
 def rate(bench: Bench, work: Callable[[], int], seconds: float = 0.4) -> float:
@@ -147,6 +147,7 @@ def rates_beside(bench: Bench, codes: list[Code], found: Section) -> None:
         for code in codes:
             detector = code.detector(batch)
             arms[f"{code.name} stream"] = lambda detector=detector: streamed(bench, detector)
+            arms[f"{code.name} stream, depth 6"] = lambda detector=detector: streamed(bench, detector, 6)
             arms[f"{code.name} predict"] = lambda detector=detector, batch=batch: sum(
                 len(detector.predict(part)) for part in groups(bench.frames, batch)
             )
@@ -249,7 +250,7 @@ def latencies(bench: Bench, codes: list[Code], found: Section) -> None:
 
     for code in codes:
         code.detector(1)
-    threads = max(1, (os.cpu_count() or 2) // 2)
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
     found |= {"num_frames": num, "neighbour_threads": threads, "quiet": measured()}
     with neighbour(threads):
         found["busy"] = measured()
@@ -290,11 +291,10 @@ def parts(bench: Bench, codes: list[Code], found: Section) -> None:
             detector, rates = code.detector(batch), {}
             rates["whole"] = rate(bench, lambda detector=detector: streamed(bench, detector))
             for name, leaving_out in LEFT_OUT.items():
-                with ExitStack() as stack:
+                with ExitStack() as stack, reported(rates, name):
                     for patch in leaving_out(code):
                         stack.enter_context(patch)
-                    with reported(rates, name):
-                        rates[name] = rate(bench, lambda detector=detector: streamed(bench, detector))
+                    rates[name] = rate(bench, lambda detector=detector: streamed(bench, detector))
             if bench.cuda:
                 there = [torch.from_numpy(frame).cuda() for frame in bench.frames[:64]]
                 torch.cuda.synchronize()
@@ -346,19 +346,20 @@ def _no_copy(code: Code) -> list[Any]:
         nothing = [replace(part, write=lambda into: None) for part in array.parts]
         return replace(array, write=lambda into: None, parts=tuple(nothing))
 
-    return [mock.patch.object(copying, "host_array", hollow)]
+    patches = [mock.patch.object(copying, "host_array", hollow)]
+    if hasattr(copying, "_numpys_write"):
+        patches.append(mock.patch.object(copying, "_numpys_write", lambda *_: lambda number: None))
+    return patches
 
 
 def _no_upload(code: Code) -> list[Any]:
-    """No upload, and where it is not part of a larger graph no letterbox: the images stay as they are."""
-    lanes = code.module("stages").Lanes
-    if hasattr(lanes, "_upload"):
-        return [mock.patch.object(lanes, "_upload", lambda self, batch, part: None)]
+    """Neither upload nor letterbox: the images stay as they are."""
+    ring = code.module("frame_ring").FrameRing
 
     def send(self: Any, copied: Any, letterbox: Any, region: Any, *, stream: Any) -> None:
         self._free.put(copied.take())
 
-    return [mock.patch.object(code.module("frame_ring").FrameRing, "send", send)]
+    return [mock.patch.object(ring, "send", send)]
 
 
 def _no_results(code: Code) -> list[Any]:
@@ -427,7 +428,7 @@ def stage_times(bench: Bench, codes: list[Code], found: Section) -> None:
             detector, times = code.detector(batch), defaultdict(list)
             copying, lanes = _copying(code), code.module("stages").Lanes
             watched = [
-                (lanes, "stage"), (lanes, "launch"), (lanes, "collect"), (lanes, "_upload"),
+                (lanes, "stage"), (lanes, "launch"), (lanes, "collect"),
                 (copying.Copied, "wait"), (code.module("network").Network, "enqueue"),
                 *((getattr(copying, name, None), "copy") for name in ("FrameRing", "FrameCopier")),
                 (getattr(copying, "FrameRing", None), "send"),

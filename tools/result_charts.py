@@ -132,7 +132,7 @@ def each_camera() -> str:
     """Draw the median and the 99th percentile of each camera's latency, beside the deadline."""
     kept = _kept(STREAMS)["each camera"]
     cameras, deadline_s = kept["cameras"], kept["deadline_s"]
-    most_s = 1.15 * max(deadline_s, *(camera["p99_s"] for camera in cameras))
+    most_s: float = 1.15 * max(deadline_s, *(camera["p99_s"] for camera in cameras))
     height = TOP + ROW * len(cameras) + 30
 
     def x(time_s: float) -> float:

@@ -102,10 +102,10 @@ STREAMS = {
 }
 
 
-def check_lagging(lagging, broken=None, num=6):
+def check_lagging(lagging, broken=None, num=6, given=lambda frame: frame):
     """Several batches at once, with one kind of streams far behind the host and the others."""
     fresh_allocator()
-    many = frames(num)
+    many = [given(frame) for frame in frames(num)]
     with detector(depth=6) as ours:
         want = ours.predict(many)
         torch.cuda.synchronize()
@@ -121,9 +121,15 @@ def check_lagging(lagging, broken=None, num=6):
         assert same(found, want)
 
 
+def on_device(frame):
+    """Frames on the device are put into the images on a stream of their own."""
+    return torch.from_numpy(frame).cuda()
+
+
+@pytest.mark.parametrize("given", [lambda frame: frame, on_device], ids=["host", "device"])
 @pytest.mark.parametrize("lagging", STREAMS)
-def test_batches_do_not_disturb_each_other(lagging):
-    check_lagging(lagging)
+def test_batches_do_not_disturb_each_other(lagging, given):
+    check_lagging(lagging, given=given)
 
 
 def shared_lane(monkeypatch):
@@ -137,13 +143,13 @@ def no_waits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rule", "lagging"),
-    [(shared_lane, "forward"), (no_waits, "before")],
-    ids=["lane", "wait-for-frames"],
+    ("rule", "lagging", "given"),
+    [(shared_lane, "forward", lambda frame: frame), (no_waits, "before", on_device)],
+    ids=["lane", "wait-for-images"],
 )
-def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
+def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging, given):
     with pytest.raises(AssertionError):
-        check_lagging(lagging, lambda: rule(monkeypatch), num=12)
+        check_lagging(lagging, lambda: rule(monkeypatch), num=12, given=given)
     torch.cuda.synchronize()
 
 

@@ -479,7 +479,7 @@ def test_a_stream_that_its_reader_pauses_leaves_room_for_others(wide):
 
 
 def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide, monkeypatch):
-    many = frames(16)
+    many = [torch.from_numpy(frame) for frame in frames(16)]
     want = wide.predict(many)
     plain, calls = frame_copies.host_array, []
 

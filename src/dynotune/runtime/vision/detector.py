@@ -32,8 +32,7 @@ class DetectorStats:
         num_unsettled: batches whose suppression needed more rounds than the graph has, and got these rounds.
         num_lanes: number of buffer sets, one per batch under way.
         engines: `Engine.stats()` of each input size that was built, such as "16x384x640".
-        num_uploads, num_uploaded_bytes: uploads of up to eight frames each, and the bytes of the rows that
-            were uploaded.
+        num_uploads, num_uploaded_bytes: number of uploads, and the bytes of the rows that were uploaded.
         pinned_bytes: bytes of pinned memory for frames.
     """
 
@@ -53,10 +52,10 @@ class Detector(Closing):
     """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
-    On a GPU several streams work side by side: one uploads frames; the others, which batches take in turn,
-    run letterbox, forward, suppression and the copy of the results, as one captured graph for frames of one
-    size. So the host launches only a few operations per batch and waits once, for the results. Each input
-    size is built (checked, compiled, captured) at its first use, or ahead of time by `prepare`. Thread-safe.
+    On a GPU batches take streams in turn, which work side by side. All that happens to frames of one size,
+    from their upload to the copy of the results, is one captured graph. So the host launches it once per
+    batch and waits once, for the results. Each input size is built (checked, compiled, captured) at its first
+    use, or ahead of time by `prepare`. Thread-safe.
 
     Args:
         model: a model in evaluation mode that takes RGB images `[B, 3, H, W]` with values 0 to 1.

@@ -151,19 +151,21 @@ class Lane:
         frames: uint8, flat, in pinned memory: what is uploaded.
         uploaded: the same on the device; on the CPU it is `frames` itself.
         images: `[B, 3, H, W]`, filled by the letterbox.
-        host: the packed detections of `PostProcess`, in pinned memory.
+        host: the packed detections of `PostProcess`, in pinned memory; `rows` and `counts` are views of it.
         sizes: the frame size (height, width) from which each image was last filled.
         regions: views of `images`, by first image, number and frame size.
         spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host
             will wait.
         candidates: the candidates of `PostProcess` for the batch, on the device.
-        graphs: by frame size, everything from `uploaded` to `host`; with None, from `images` to `host`. A
+        graphs: by frame size, everything from `frames` to `host`; with None, from `images` to `host`. A
             value of None: it cannot be captured.
     """
 
     track: Track
     images: Tensor
     host: Tensor
+    rows: Tensor
+    counts: Tensor
     places: Tensor
     sizes: list[tuple[int, int] | None]
     ready: Event
@@ -176,7 +178,7 @@ class Lane:
     graphs: dict[tuple[int, int] | None, CapturedGraph | None] = field(default_factory=dict)
 
     def forget(self, *, every: bool) -> None:
-        """Free the graphs that read `uploaded`, or every graph; none may be running."""
+        """Free the graphs that read `frames`, or every graph; none may be running."""
         for size in [size for size in self.graphs if every or size is not None]:
             graph = self.graphs.pop(size)
             if graph is not None:
@@ -254,10 +256,13 @@ class Network:
         batch, num_rows = self._shape[0], self._post.max_det + 1
         # Zeros: images beyond a partial batch are computed too, and must not be NaN.
         images = torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device)
+        host = self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6)
         lane = Lane(
             track=next(self._tracks),
             images=images.to(memory_format=self._layout),
-            host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
+            host=host,
+            rows=host[:, : num_rows - 1],
+            counts=host[:, num_rows - 1, :4],
             places=self._new_places(),
             sizes=[None] * batch,
             ready=self._streams.event(),
@@ -298,14 +303,17 @@ class Network:
         return lane.graphs[size]
 
     def _captured(self, lane: Lane, capturer: Capturer, letterbox: Letterbox | None) -> CapturedGraph | None:
-        kept = [lane.host, lane.uploaded]
+        kept = [lane.host, lane.frames, lane.uploaded]
         if letterbox is not None:
             kept += letterbox.tables
-            region, frames = letterbox.region(lane.images), letterbox.frames_in(lane.uploaded, self._shape[0])
+            region = letterbox.region(lane.images)
+            host, there = (
+                letterbox.frames_in(memory, self._shape[0]) for memory in (lane.frames, lane.uploaded)
+            )
 
         def work(forward: Callable[..., Any], images: Tensor, places: Tensor) -> Tensor:
             if letterbox is not None:
-                region.copy_(letterbox.picture(frames))
+                region.copy_(letterbox.picture(there.copy_(host, non_blocking=True)))
             packed, candidates, _ = forward(images, places)
             lane.host.copy_(packed, non_blocking=True)
             return candidates

@@ -23,7 +23,15 @@ from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.streams import Event, Streams
 from dynotune.runtime.vision.frame_copies import Copied, FrameCopier
-from dynotune.runtime.vision.frames import Frame, chunk_of, is_on_device, neighbours, size_of
+from dynotune.runtime.vision.frames import (
+    FEW,
+    Frame,
+    chunk_of,
+    common_size,
+    is_on_device,
+    neighbours,
+    size_of,
+)
 from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
 from dynotune.runtime.vision.network import Lane, Network, OneOutput, Track, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
@@ -117,7 +125,7 @@ class UnderWay:
     Args:
         done: event that is reached when the results are on the host.
         parts: the parts of the batch.
-        graph: does all that comes after the upload, or with `is_whole` after the letterbox, too.
+        graph: does all that comes after the letterbox, or with `is_whole` all after the copies.
         given: for frames on the device, the event on the caller's stream after which they are valid.
     """
 
@@ -217,108 +225,137 @@ class Lanes:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Start to copy frames of one key, and take a lane for them. Frames that fill several parts are
-        copied by other threads, while this thread goes on.
+        """Start to copy frames of one key, and take a lane for them. More than a few frames are copied by
+        other threads, while this thread goes on.
 
         `spins`: busy-wait for the result: faster to wake, but takes a core from threads that launch.
         """
-        with self._staging, _without_gradients():
+        with self._staging:
             self.lifetime.check()
-            caller = self.device_streams.current()
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
             with self._state:
                 lane = network.free_lane()
-            # What is made for a lane belongs to the stream that writes into it first.
-            with self.device_streams.on(self._before):
-                lane = lane or network.new_lane()
-                batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
-                try:
+            if lane is None:
+                with self._making():
+                    lane = network.new_lane()
+            batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
+            try:
+                size = common_size(frames)
+                batch.graph = None if size is None else lane.graphs.get(size)
+                if batch.graph is None:
                     if any(is_on_device(frame) for frame in frames):
-                        batch.given = self.device_streams.record(caller)
-                    self._choose_graph(batch, frames)
-                    self._copy(batch, frames)
-                except BaseException:
-                    self.abandon(batch)
-                    raise
+                        batch.given = self.device_streams.record(self.device_streams.current())
+                    with self._making():
+                        self._choose_graph(batch, frames, size)
+                else:
+                    batch.is_whole = True
+                self._copy(batch, frames)
+            except BaseException:
+                self.abandon(batch)
+                raise
             return batch
 
-    def _choose_graph(self, batch: UnderWay, frames: Sequence[Frame]) -> None:
+    @contextmanager
+    def _making(self) -> Iterator[None]:
+        """Make what outlives a call: it belongs to the stream that writes into it first."""
+        with _without_gradients(), self.device_streams.on(self._before):
+            yield
+
+    def _choose_graph(self, batch: UnderWay, frames: Sequence[Frame], size: tuple[int, int] | None) -> None:
         """Make room for the frames in the lane, and capture its graph at the first batch of their size."""
         lane, network = batch.lane, batch.network
-        kinds = {tuple(frame.shape[:2]) for frame in frames if not is_on_device(frame)}
-        if len(kinds) == 1 and not any(is_on_device(frame) for frame in frames):
-            letterbox, _ = self._letterbox(kinds.pop(), whole=False)
+        if size is not None:
+            letterbox, _ = self._letterbox(size, whole=False)
             network.make_room(lane, letterbox.frame_bytes)
             batch.graph = network.graph(lane, letterbox)
             batch.is_whole = batch.graph is not None
-        elif kinds:
-            largest = max(self._letterbox(size, whole=False)[0].frame_bytes for size in kinds)
-            network.make_room(lane, largest)
-        if not batch.is_whole:
+        elif sizes := {tuple(frame.shape[:2]) for frame in frames if not is_on_device(frame)}:
+            network.make_room(lane, max(self._letterbox(one, whole=False)[0].frame_bytes for one in sizes))
+        if batch.graph is None:
             batch.graph = network.graph(lane)
 
     def _copy(self, batch: UnderWay, frames: Sequence[Frame]) -> None:
         """Start to copy the frames of the host."""
-        split, at_byte = neighbours(frames, chunk_of(self.options.largest)), 0
+        largest = len(frames) if batch.is_whole else chunk_of(self.options.largest)
+        split = [(0, len(frames))] if batch.is_whole else neighbours(frames, largest)
+        later, at_byte = len(split) > 1 or len(frames) > FEW, 0
         for start, num in split:
             some = frames[start : start + num]
             size = tuple(some[0].shape[:2])
             if is_on_device(some[0]):
                 batch.parts.append(_Part(start, num, size, None, some))
                 continue
-            memory = slice(at_byte, at_byte + num * self._letterbox(size, whole=False)[0].frame_bytes)
-            copied = self._copier.copy(
-                some, batch.lane.frames[memory], rows=rows_read(self.placement(some[0])), later=len(split) > 1
-            )
+            rows = rows_read(self.placement(some[0]))
+            copied = self._copier.copy(some, batch.lane.frames[at_byte:], rows=rows, later=later)
+            memory = slice(at_byte, at_byte + copied.num_bytes)
             batch.parts.append(_Part(start, num, size, copied, memory=memory))
             at_byte = memory.stop
 
     def launch(self, batch: UnderWay) -> UnderWay:
         """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits only
         for frames that are still being copied."""
-        lane = batch.lane
         try:
-            with _without_gradients():
-                for part in batch.parts:
-                    if part.copied is not None:
-                        part.copied.wait()
-                    with self._launching, self.device_streams.on(self._before):
-                        self.lifetime.check()
-                        if batch.given is not None:
-                            self.device_streams.wait(self._before, batch.given)
-                        self._upload(batch, part)
-                with self._launching:
-                    self.lifetime.check()
-                    lane.ready.record(self._before)
-                    self.device_streams.wait(lane.track.stream, lane.ready)
-                    batch.network.enqueue(lane, batch.graph, batch.done)
+            if batch.is_whole:
+                self._launch_whole(batch)
+            else:
+                with _without_gradients():
+                    self._launch_parts(batch)
         except BaseException:
             self.abandon(batch)
             raise
         return batch
 
-    def _upload(self, batch: UnderWay, part: _Part) -> None:
-        """Upload frames of one size, and without a graph that does it put them into the lane's images."""
+    def _launch_whole(self, batch: UnderWay) -> None:
+        lane, (part,) = batch.lane, batch.parts
+        assert part.copied is not None
+        part.copied.wait()
+        with self._launching:
+            self.lifetime.check()
+            # Places beyond a batch that is not full are filled as well.
+            if lane.sizes.count(part.size) < len(lane.sizes):
+                letterbox, where = self._letterbox(part.size, whole=False)
+                with _without_gradients(), self.device_streams.on(lane.track.stream):
+                    self._surround(lane, slice(None), letterbox, where)
+            batch.network.enqueue(lane, batch.graph, batch.done)
+            self._count_upload(part.copied)
+
+    def _launch_parts(self, batch: UnderWay) -> None:
         lane = batch.lane
+        for part in batch.parts:
+            if part.copied is not None:
+                part.copied.wait()
+            with self._launching, self.device_streams.on(self._before):
+                self.lifetime.check()
+                if batch.given is not None:
+                    self.device_streams.wait(self._before, batch.given)
+                self._place(lane, part)
+        with self._launching:
+            self.lifetime.check()
+            lane.ready.record(self._before)
+            self.device_streams.wait(lane.track.stream, lane.ready)
+            batch.network.enqueue(lane, batch.graph, batch.done)
+
+    def _place(self, lane: Lane, part: _Part) -> None:
+        """Upload frames of one size, and put them into the lane's images."""
         letterbox, where = self._letterbox(part.size, whole=part.copied is None)
-        # With a graph for a whole batch, places beyond a partial batch are filled as well.
-        places = slice(None) if batch.is_whole else slice(part.start, part.start + part.num)
-        self._surround(lane, places, letterbox, where)
+        self._surround(lane, slice(part.start, part.start + part.num), letterbox, where)
         if part.copied is not None and part.memory is not None:
+            frames = lane.frames[part.memory]
             if self.device_streams.pins:
-                lane.uploaded[part.memory].copy_(lane.frames[part.memory], non_blocking=True)
-            self.counts.num_uploads += 1
-            self.counts.num_uploaded_bytes += part.copied.num_bytes
-            if batch.is_whole:
-                return
-            frames = letterbox.frames_in(lane.uploaded[part.memory], part.num)
+                frames = lane.uploaded[part.memory].copy_(frames, non_blocking=True)
+            frames = letterbox.frames_in(frames, part.num)
+            self._count_upload(part.copied)
         else:
             for frame in part.frames:
                 self.device_streams.keep(frame, self._before)
             frames = torch.stack(list(part.frames))
         self._region(lane, part, letterbox).copy_(letterbox.picture(frames))
+
+    def _count_upload(self, copied: Copied) -> None:
+        self.counts.num_uploads += 1
+        self.counts.num_uploaded_bytes += copied.num_bytes
 
     def _surround(self, lane: Lane, places: slice, letterbox: Letterbox, where: Tensor) -> None:
         """Fill the grey around pictures and write down where they lie, unless frames of the same size came
@@ -348,24 +385,25 @@ class Lanes:
         lane, network = batch.lane, batch.network
         try:
             batch.done.synchronize()
-            max_det = self.options.post.max_det
-            counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            counts = lane.counts.tolist()[: batch.num_frames]
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
                 with _without_gradients():
                     network.settle(lane)
-                counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+                counts = lane.counts.tolist()[: batch.num_frames]
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
-            rows = lane.host[: batch.num_frames, :max_det].clone()
+            rows = lane.rows[: batch.num_frames].clone().view(-1, 6)
         except BaseException:
             self.abandon(batch)
             raise
         assert lane.candidates is not None
-        num_rows = lane.candidates.shape[1]
+        num_rows, max_det = lane.candidates.shape[1], self.options.post.max_det
+        nums_kept = [int(count[NUM_KEPT]) for count in counts]
+        # One call of torch, not two a frame: what is kept of each frame, and the empty rows behind it.
+        parts = rows.split([num for kept in nums_kept for num in (kept, max_det - kept)])
         results = []
-        for found, count in zip(rows, counts, strict=True):
+        for kept, count in zip(parts[::2], counts, strict=True):
             num_candidates = int(count[NUM_CANDIDATES])
-            kept = found[: int(count[NUM_KEPT])]
             results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
         with self._state:
             network.give_lane(lane)

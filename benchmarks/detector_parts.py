@@ -510,9 +510,8 @@ def summary(events: Any, num_batches: float) -> dict[str, Any]:
 
 
 def settings(bench: Bench, codes: list[Code], found: Section) -> None:
-    """Images a second of the newest code with other numbers of tracks, batches and copying threads."""
+    """Images a second of the newest code with other numbers of tracks and of batches under way."""
     code = codes[-1]
-    threads = importlib.import_module(f"{code.name}.runtime.transfer.host_threads")
     for batch in bench.sizes["batches"]:
         rates = found.setdefault(f"batch {batch}", {})
         detector = code.detector(batch)
@@ -523,16 +522,6 @@ def settings(bench: Bench, codes: list[Code], found: Section) -> None:
         for depth in (2, 3, 4, 6):
             with reported(rates, f"depth {depth}"):
                 rates[f"depth {depth}"] = streams(detector, depth)
-        before = sys.getswitchinterval()
-        for interval_s in (5e-4, 5e-5):
-            sys.setswitchinterval(interval_s)
-            rates[f"switch interval {interval_s}"] = streams(detector, 4)
-        sys.setswitchinterval(before)
-        for share in (0.4, 1.0):
-            name = f"copying share {share}, depth 4"
-            share_set = mock.patch.object(threads, "SHARE", share)
-            with share_set, reported(rates, name), code.built(batch) as other:
-                rates[name] = streams(other, 4)
         for options in ({"tracks": 1}, {"tracks": 3, "depth": 7}):
             name = ", ".join(f"{key} {value}" for key, value in options.items())
             with reported(rates, name), code.built(batch, **options) as other:

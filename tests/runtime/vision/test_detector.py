@@ -478,6 +478,13 @@ def test_a_stream_that_its_reader_pauses_leaves_room_for_others(wide):
     paused.close()
 
 
+def test_frames_may_be_views_of_tensors_when_a_decoder_gives_channels_first(wide):
+    many = frames(6)
+    planes = [torch.from_numpy(frame).permute(2, 0, 1).contiguous() for frame in many]
+    found = wide.predict([plane.permute(1, 2, 0) for plane in planes])
+    assert all(torch.equal(one.rows, want.rows) for one, want in zip(found, wide.predict(many), strict=True))
+
+
 def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide, monkeypatch):
     many = [torch.from_numpy(frame) for frame in frames(16)]
     want = wide.predict(many)

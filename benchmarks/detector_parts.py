@@ -38,18 +38,19 @@ import numpy as np
 import torch
 from detector import beside, forward_alone, num_matched, uploaded_bytes_per_s
 from detector_bench import Bench, groups, per_second
+from detector_streams import soak
 
 from lab import result_file
 from lab.provenance import RESULTS
 
 SIZES = {
     "cuda": {
-        "imgsz": 640, "frame": (1080, 1920), "num_frames": 192, "batches": (1, 16), "rounds": 4, "passes": 4,
-        "latency": 2000, "block": 500, "agreement": 200, "traced": 40,
+        "imgsz": 640, "frame": (1080, 1920), "num_frames": 192, "batches": (1, 16), "rounds": 3, "passes": 4,
+        "latency": 2000, "block": 500, "agreement": 200, "traced": 40, "soak": 20000,
     },
     "cpu": {
         "imgsz": 96, "frame": (120, 160), "num_frames": 8, "batches": (1, 2), "rounds": 1, "passes": 1,
-        "latency": 20, "block": 10, "agreement": 2, "traced": 2,
+        "latency": 20, "block": 10, "agreement": 2, "traced": 2, "soak": 100,
     },
 }  # fmt: skip
 NEIGHBOUR = """
@@ -583,6 +584,7 @@ SECTIONS: dict[str, Callable[[Bench, list[Code], Section], None]] = {
     "parts": parts,
     "copying": copying,
     "agreement": agreement,
+    "soak": lambda bench, codes, found: found.update(soak(bench)),
 }
 
 

@@ -315,9 +315,8 @@ class Lanes:
             self.lifetime.check()
             # Places beyond a batch that is not full are filled as well.
             if lane.sizes.count(part.size) < len(lane.sizes):
-                letterbox, where = self._letterbox(part.size, whole=False)
                 with _without_gradients(), self.device_streams.on(lane.track.stream):
-                    self._surround(lane, slice(None), letterbox, where)
+                    self._surround(lane, slice(None), *self._letterbox(part.size, whole=False))
             batch.network.enqueue(lane, batch.graph, batch.done)
             self._count_upload(part.copied)
 

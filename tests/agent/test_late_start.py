@@ -14,6 +14,7 @@ import pytest
 import dynotune
 from dynotune.agent import joined as joining
 from dynotune.agent import late_start
+from dynotune.agent.core.forks import Forks
 from dynotune.agent.facts.fetching import Fetching
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import (
@@ -98,6 +99,34 @@ def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     assert record.last(AgentLeft) is not None
 
 
+@pytest.mark.parametrize("sees_pids", [True, False])
+def test_scripts_of_living_processes_stay_when_the_folder_of_a_killed_dynotune_is_removed(
+    tmp_path, sees_pids
+):
+    living, ended = f"begin-{os.getpid()}.py", f"begin-{2**22 + 1}.py"
+    for name in ("plan.json", living, ended):
+        (tmp_path / name).touch()
+    (tmp_path / "dynotune").mkdir()
+    late_start.remove_after(str(tmp_path), str(tmp_path / "held.lock"), sees_pids=sees_pids)
+    assert {path.name for path in tmp_path.iterdir()} == ({living} if sees_pids else {living, ended})
+
+
+def test_folder_stays_when_a_dynotune_that_lives_will_remove_it(tmp_path, monkeypatch):
+    lock, slept = tmp_path / "held.lock", []
+    monkeypatch.setattr(late_start, "monotonic", lambda: float(len(slept)))
+    monkeypatch.setattr(late_start, "sleep", slept.append)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        assert not late_start.Holder(str(lock)).is_there(), "it has let go of the agent"
+        late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
+    finally:
+        os.close(descriptor)
+    assert lock.exists() and len(slept) == late_start.MOST_REMOVING_S
+    late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
+    assert not tmp_path.exists()
+
+
 @pytest.fixture
 def locked(tmp_path):
     lock = tmp_path / "held.lock"
@@ -152,8 +181,7 @@ def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
     left = []
     monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
-    agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
-    joining.JoinedAgent._cover_forks(agent)
+    Forks(lambda: left.append(1))
     assert os.fork() == 0 and os.forkpty() == (0, 5)
     assert len(left) == 2
 

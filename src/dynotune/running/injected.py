@@ -193,8 +193,8 @@ def _fewer_rights(process: ProcessFiles, proc: Path) -> str:
         return ""
     pid = _own_pid(process.pid, proc)
     return (
-        "it has fewer rights than dynotune, as in most containers; run dynotune inside that container, or with "
-        f"the same rights, with --pid {pid}"
+        "it has fewer rights than dynotune, as in most containers; run dynotune inside that container, or "
+        f"with the same rights, with --pid {pid}"
     )
 
 

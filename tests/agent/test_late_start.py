@@ -93,6 +93,16 @@ def test_recording_is_given_up_when_the_program_makes_no_step_any_more(joined):
     assert record.last(AgentError) is None and record.last(AgentLeft).stay == []
 
 
+def test_folder_is_removed_when_the_program_ends_after_its_dynotune_was_killed(tmp_path, interpreters):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    plan = {"settings": [], "observe": True, "tasks": [WINDOW]}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    words = [str(PROGRAM), str(folder), str(AGENT), "end"]
+    done = interpreters["compiler"].run(words, cwd=tmp_path, folder=tmp_path)
+    assert done.returncode == 0 and not folder.exists(), done.stderr
+
+
 def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     said, record = joined("no step", WINDOW)
     assert said["differ"] == {}

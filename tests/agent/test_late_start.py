@@ -128,7 +128,7 @@ def test_folder_stays_when_a_dynotune_that_lives_will_remove_it(tmp_path, monkey
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        assert not late_start.is_held(str(lock)), "it has let go of the agent"
+        assert not late_start.Holder(str(lock)).is_there(), "it has let go of the agent"
         late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
     finally:
         os.close(descriptor)
@@ -137,23 +137,54 @@ def test_folder_stays_when_a_dynotune_that_lives_will_remove_it(tmp_path, monkey
     assert not tmp_path.exists()
 
 
-def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):
+@pytest.fixture
+def locked(tmp_path):
     lock = tmp_path / "held.lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield lock
+    os.close(descriptor)
+
+
+def test_holder_is_there_when_the_lock_is_locked_alone(tmp_path, monkeypatch):
+    lock = tmp_path / "held.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    holder = late_start.Holder(str(lock))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert late_start.is_held(str(lock))
-        os.utime(lock, times=(0, 0))
-        assert not late_start.is_held(str(lock)), "dynotune is stopped"
+        assert holder.is_there()
     finally:
         os.close(descriptor)
-    assert not late_start.is_held(str(lock))
+    assert not holder.is_there()
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert not late_start.is_held(str(lock))
+    assert not holder.is_there()
+
+
+def test_holder_is_gone_when_it_touches_the_lock_no_more(locked, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(late_start, "monotonic", lambda: now_s)
+    holder = late_start.Holder(str(locked))
+    assert holder.is_there()
+    now_s += late_start.SILENT_S - 1
+    assert holder.is_there()
+    now_s += 2
+    assert not holder.is_there(), "dynotune is stopped"
+
+
+@pytest.mark.parametrize("by_s", [-1e9, -3600.0, 3600.0, 1e9])
+def test_holder_is_there_when_the_clock_of_the_day_is_set(locked, monkeypatch, by_s):
+    now_s = 1000.0
+    monkeypatch.setattr(late_start, "monotonic", lambda: now_s)
+    holder, touched_s = late_start.Holder(str(locked)), locked.stat().st_mtime
+    for beat in range(10):
+        assert holder.is_there()
+        now_s += late_start.SILENT_S / 2
+        stamp_s = touched_s + beat + (by_s if beat > 4 else 0.0)
+        os.utime(locked, times=(stamp_s, stamp_s))
 
 
 def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):

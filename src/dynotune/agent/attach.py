@@ -10,9 +10,10 @@ import random
 import sys
 from time import perf_counter
 
-from .core import observe
+from .core import allocator_counters, observe
+from .core.allocator_counters import device_allocations
 from .core.covers import covers
-from .core.device import device_allocations, is_capturing, synchronise
+from .core.device import is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.living_objects import watch_freezing
@@ -199,6 +200,7 @@ class Agent:
 
             self._guard("pretended device", pretend, torch, self._plan["pretend"], program)
         self._steps.grad_enabled = torch.is_grad_enabled
+        self._guard("allocator's counters", allocator_counters.keep, torch)
         if self._tasks.takes_traces or state is not None:
             from .core.profiler_session import ProgramsProfiler
 

@@ -15,7 +15,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 
 from .core.covers import replaced
 from .core.forks import Forks
@@ -60,11 +60,12 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
     atexit.register(at_exit)
     try:
         import_in_pieces()
-        if is_held(lock):
+        holder = Holder(lock)
+        if holder.is_there():
             from .joined import JoinedAgent
 
             agent = JoinedAgent.in_running_program(folder, pid, forks)
-            _stay(agent, lock)
+            _stay(agent, holder)
     except Exception as error:
         _say_why(folder, "%s: %s" % (type(error).__name__, error))
     finally:
@@ -80,28 +81,41 @@ def _leave_in_child() -> None:
     forget_modules()
 
 
-def is_held(lock: str) -> bool:
-    """Tell whether another process holds the lock, and has touched it lately; without the file, nobody
-    does."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+class Holder:
+    """The process that holds a lock, and that touches the lock's file as long as it is not stopped.
+
+    The time of a touch is only compared with that of the touch before: the clock of the day may be set, and
+    the program's may be another one than dynotune's.
+    """
+
+    def __init__(self, lock: str) -> None:
+        self._lock = lock
+        self._touched_ns, self._seen_s = -1, 0.0
+
+    def is_there(self) -> bool:
+        """Tell whether another process holds the lock, and has touched it lately; without the file, nobody
+        does."""
+        try:
+            descriptor = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            touched_ns = os.fstat(descriptor).st_mtime_ns
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if touched_ns != self._touched_ns:
+                self._touched_ns, self._seen_s = touched_ns, monotonic()
+            return monotonic() - self._seen_s < SILENT_S
+        except OSError:  # where locks do not work, nobody would be seen to let go
+            return False
+        finally:
+            os.close(descriptor)
         return False
-    try:
-        silent_s = time() - os.fstat(descriptor).st_mtime
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return silent_s < SILENT_S
-    except OSError:  # where locks do not work, nobody would be seen to let go
-        return False
-    finally:
-        os.close(descriptor)
-    return False
 
 
-def _stay(agent: JoinedAgent, lock: str) -> None:
+def _stay(agent: JoinedAgent, holder: Holder) -> None:
     pid = os.getpid()
-    while is_held(lock):
+    while holder.is_there():
         sleep(LOOK_S)
         agent.bound_recording()
     until_s = monotonic() + PATIENCE_S

@@ -84,7 +84,7 @@ class JoinedProgram:
                 "The program's processes run in several containers.",
                 hint="Run dynotune inside the container of one of them.",
             )
-        self._records = Records(folder)
+        self._records = Records(folder, launched_s=time.perf_counter())
         self._pause, self._is_over = threading.Event(), threading.Event()
         self._has_left = self._is_closed = False
         self._look_s = time.monotonic() + LOOK_S

@@ -7,6 +7,7 @@ import weakref
 
 from ..core.covers import covers
 from .own_calls import CompiledInside, OwnCalls
+from .repeated_shapes import RepeatedShapes
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _CALLS_OF_ROOTS = "_compiled_call_impl of the outermost modules"
 _NO_ROOT = "no outermost module was called"
 _NOTHING = "the program compiles nothing"
-_GRAPHS, _NOT_DYNAMIC = "triton.cudagraphs", "triton.cudagraph_skip_dynamic_graphs"
 
 
 class CompileSite(Site):
@@ -34,9 +34,8 @@ class CompileSite(Site):
     compiled, the graph would break wherever the loss reads values, and torch would compile again for each
     number of targets.
 
-    Modes with CUDA graphs capture no graph of code for varying shapes: torch would capture one for each shape
-    that comes, so a program that also generates text, whose input grows by a token a call, would capture
-    hundreds before its next step.
+    In a program that trains, calls without gradients run eagerly unless their shapes repeat, as
+    `RepeatedShapes` says.
 
     Within a run, the first calls are over, so whole modules are compiled, and they run eagerly in between.
     `off` makes a program that compiles itself run eagerly.
@@ -148,23 +147,14 @@ class CompileSite(Site):
         `own_calls`: the calls that the module's first call made to the module.
         """
         if own_calls is not None and own_calls.once_in_tensors:
-            compiled = self.torch.compile(module.forward, **self._how())
+            compiled = self.torch.compile(module.forward, mode=self.value)
             return CompiledInside(module, compiled, self.torch.Tensor)
         # Avoid the name `compile`, which a class may use for something else.
-        self.torch.nn.Module.compile(module, **self._how())
+        self.torch.nn.Module.compile(module, mode=self.value)
         compiled, module._compiled_call_impl = module._compiled_call_impl, None
-        return compiled
-
-    def _how(self) -> dict[str, Any]:
-        """Return the arguments of torch.compile; torch takes a mode or the options that it stands for."""
-        if self.value == "default":
-            return {"mode": self.value}
-        from torch._inductor import config, list_mode_options
-
-        options = list_mode_options(self.value)
-        if not options.get(_GRAPHS) or _NOT_DYNAMIC not in config.get_config_copy():
-            return {"mode": self.value}
-        return {"options": {**options, _NOT_DYNAMIC: True}}
+        # Within a run, steps that an optimizer ends have gradients, whatever runs now.
+        trains = bool(self.program.steps.optimizers) if own_calls is None else self.torch.is_grad_enabled()
+        return RepeatedShapes(module, compiled, self.torch, trains)
 
     def _why_not(self, module: Any) -> str:
         """Return why a module cannot be compiled; "" if the module can be compiled."""

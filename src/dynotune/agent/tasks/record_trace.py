@@ -18,9 +18,10 @@ from threading import Event
 from time import perf_counter
 
 from ..core import reasons
+from ..core.allocator_counters import num_device_tensors
 from ..core.covers import covers, uncover
 from ..core.cupti import other_profiler
-from ..core.device import is_capturing, num_device_tensors, synchronise
+from ..core.device import is_capturing, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task

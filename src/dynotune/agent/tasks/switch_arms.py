@@ -25,8 +25,9 @@ from threading import get_ident
 from time import perf_counter
 
 from ..core import reasons
+from ..core.allocator_counters import device_allocations
 from ..core.covers import call_directly
-from ..core.device import device_allocations, synchronise
+from ..core.device import synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
@@ -231,7 +232,8 @@ class SwitchArms(Task):
                     return
 
     def _drop(self, at: int, error: NotSwitched) -> Stops:
-        self._say_dropped(at, str(error), code=error.code, blamed=self._arms[at].blamed)
+        arm = self._arms[at]
+        self._say_dropped(at, str(error), code=error.code, blamed=arm.blamed, unsuited=arm.unsuited)
         self._switch_off(at)
         yield from self._wash_out(None)
 

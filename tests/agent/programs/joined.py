@@ -67,7 +67,6 @@ IS_TIME = {
     "recording": lambda: num_prepared > 2,
     "evaluation": lambda: num_prepared > 2,
     "no step": lambda: recorded(b'"event": "window"'),
-    "end": lambda: recorded(b'"event": "window"'),
 }
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -91,9 +90,6 @@ while not (before and held is None and has_left()) and num < MOST_STEPS:
             _thread.start_new_thread(load, ())
         if held is not None:
             os.utime(held)
-        if CASE == "end" and held is not None and IS_TIME[CASE]():
-            os.close(held)
-            sys.exit()  # before the agent has seen that its dynotune was killed
         if CASE == "evaluation" and held is not None and IS_TIME[CASE]():
             with torch.no_grad():
                 while is_prepared():

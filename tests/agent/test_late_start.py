@@ -111,7 +111,7 @@ def test_folder_is_removed_at_the_programs_end_when_its_dynotune_was_killed(tmp_
     monkeypatch.setattr(late_start, "Forks", lambda _: None)
     monkeypatch.setattr(late_start.replaced, "is_kept", False)
     monkeypatch.setattr(late_start, "import_in_pieces", end)
-    monkeypatch.setattr(late_start, "is_held", lambda _: False)
+    monkeypatch.setattr(late_start.Holder, "is_there", lambda _: False)
     monkeypatch.setattr(late_start, "forget_modules", lambda: None)
     monkeypatch.setattr(late_start, "remove_after", lambda *_, **__: None)
     late_start.stay_while_held(str(folder), str(folder / "held.lock"), os.getpid())

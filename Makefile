@@ -62,10 +62,11 @@ knobs: install
 schemas: install
 	$(BIN)/python tools/schemas.py docs/reference/schemas
 
-# The picture of the README and the charts of the docs, from kept results.
+# The picture of the README, and charts and tables of the docs, from kept results.
 pictures: install
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/result_charts.py
+	$(BIN)/python tools/result_tables.py
 
 # The pages of claims are made from the claims and the bundles among the results.
 claims: install

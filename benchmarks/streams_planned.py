@@ -2,8 +2,9 @@
 
     python benchmarks/streams_planned.py --device cuda --weights yolo11n.pt
     python benchmarks/streams_planned.py --device cpu
-    python benchmarks/streams_planned.py --device cuda --table      # the kept result, as Markdown
+    python benchmarks/streams_planned.py --device cuda --each 16    # the latency of each of 16 cameras
 
+`tools/result_tables.py` writes the kept result into the guide, and `tools/result_charts.py` draws it.
 Needs ultralytics with `--weights` (from the registry; AGPL-3.0, which is why only benchmarks name it).
 Programs that stand in the result are not planned again without `--again`.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,23 +22,38 @@ from typing import Any
 
 from lab import result_file
 from lab.provenance import RESULTS, without_places
+from tools import result_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 CAMERAS = ["examples/many_cameras.py", "--cameras", "{streams}"]
 THREADS = ["benchmarks/programs/camera_threads.py", "--cameras", "{streams}"]
+YOLO = ["benchmarks/programs/threaded_yolo.py", "--num-cams", "{streams}"]
+BATCHES = ["benchmarks/programs/batch_server.py", "--clients", "{streams}"]
+TORCHVISION = ["benchmarks/programs/torchvision_cameras.py", "--streams", "{streams}"]
+LINE = re.compile(r"(camera \d+)  (\d+) served, (\d+) dropped, p50 ([\d.]+) ms, p99 ([\d.]+) ms")
 SETUPS: dict[str, dict[str, Any]] = {
     "cuda": {
-        "options": ["--fps", "25", "--window", "20s", "--budget", "15m"],
+        "fps": "25",
+        "window": "20s",
+        "budget": "15m",
         "cameras": ["--device", "cuda", "--half"],
         "threads": ["--device", "cuda"],
+        "yolo": ["--device", "cuda"],
+        "batches": ["--device", "cuda", "--channels", "32"],
+        "torchvision": ["--device", "cuda"],
         "deadline": "80ms",
         "soaks": (4, 16, 64),
         "soak_s": 120,
     },
     "cpu": {
-        "options": ["--fps", "5", "--window", "5s", "--budget", "6m"],
+        "fps": "5",
+        "window": "5s",
+        "budget": "6m",
         "cameras": ["--fps", "5", "--scale", "0.25", "--imgsz", "160", "--batch", "1", "4", "16"],
         "threads": ["--fps", "5", "--size", "270", "480", "--imgsz", "160"],
+        "yolo": ["--fps", "5", "--width", "480", "--height", "270", "--imgsz", "160"],
+        "batches": ["--fps", "5", "--width", "480", "--height", "270", "--side", "160", "--channels", "8"],
+        "torchvision": ["--fps", "5", "--size", "270", "480"],
         "deadline": "200ms",
         "soaks": (2, 16),
         "soak_s": 20,
@@ -55,6 +72,10 @@ def programs(device: str, weights: str | None) -> dict[str, tuple[list[str], lis
         "many_cameras": ([*CAMERAS, *setup["cameras"], *chosen], deadline),
         "a model per thread": ([*THREADS, *setup["threads"], *chosen], of_threads),
         "one model, many threads": ([*THREADS, *setup["threads"], *chosen, "--shared"], of_threads),
+        # By other hands: they know nothing of dynotune and mark no frame, so their rate alone is seen.
+        "Ultralytics in threads": ([*YOLO, *setup["yolo"], *chosen], []),
+        "a batch server": ([*BATCHES, *setup["batches"]], []),
+        "torchvision, one loop": ([*TORCHVISION, *setup["torchvision"]], []),
     }
 
 
@@ -78,75 +99,61 @@ def main() -> None:
     parser.add_argument("--weights", help="Of a YOLO model, for Ultralytics to load.")
     parser.add_argument("--only", nargs="+", help="Names of programs.")
     parser.add_argument("--again", action="store_true", help="Plan programs that stand in the result.")
+    parser.add_argument("--window", help="Of each run.")
+    parser.add_argument("--budget", help="Of each program's plan.")
+    parser.add_argument("--no-soaks", action="store_true", help="No long windows at given numbers.")
     parser.add_argument("--no-lock", action="store_true", help="As for dynotune.")
-    parser.add_argument("--table", action="store_true", help="Print the kept result as Markdown.")
+    parser.add_argument("--each", type=int, help="Keep what each of so many cameras of the example gets.")
+    parser.add_argument("--each-s", type=int, default=20, help="Seconds of that.")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     out = args.out or RESULTS / f"streams_planned_{args.device}.json"
-    if args.table:
-        print(table(result_file.read(out)))
+    if args.each:
+        found = each_camera(args.device, args.weights, args.each, args.each_s)
+        with result_file.opened(out) as result:
+            result["each camera"] = found
         return
     setup, no_lock = SETUPS[args.device], ["--no-lock"] * args.no_lock
+    fps = ["--fps", setup["fps"]]
+    options = [*fps, "--window", args.window or setup["window"], "--budget", args.budget or setup["budget"]]
     for name, (command, own) in programs(args.device, args.weights).items():
         is_kept = name in result_file.read(out).get("programs", {}) and not args.again
         if is_kept or (args.only and name not in args.only):
             continue
-        answer = planned(command, [*setup["options"], *own, *no_lock])
-        fps = setup["options"][:2]
+        answer = planned(command, [*options, *own, *no_lock])
         soaks = {}
-        for number in setup["soaks"]:
+        for number in () if args.no_soaks else setup["soaks"]:
             if number <= (answer.get("largest") or 0):
                 once = ["--least", str(number), "--most", str(number), "--window", f"{setup['soak_s']}s"]
                 soaks[str(number)] = planned(command, [*fps, *own, *once, "--budget", "10m", *no_lock])
         with result_file.opened(out) as result:
             result.setdefault("programs", {})[name] = {**answer, "soaks": soaks}
-    print(table(result_file.read(out)))
+    print(result_tables.streams(result_file.read(out)))
 
 
-def table(result: dict[str, Any]) -> str:
-    """Return the result as a Markdown table."""
-    rows = [
-        "| program | limits | predicted | proved | refuted | what binds | in real time |",
-        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+def each_camera(device: str, weights: str | None, num: int, seconds: int) -> dict[str, Any]:
+    """Run the example with so many cameras, and return what it says of each."""
+    setup = SETUPS[device]
+    command = [word.replace("{streams}", str(num)) for word in (*CAMERAS, *setup["cameras"])]
+    command += [
+        "--frames",
+        str(int(float(setup["fps"]) * seconds)),
+        *(["--weights", weights] if weights else []),
     ]
-    for name, plan in result.get("programs", {}).items():
-        bounds = plan.get("predicted")
-        known = (
-            [bound for bound in bounds if bound["largest"] is not None] if isinstance(bounds, list) else []
-        )
-        first = min(known, key=lambda bound: bound["largest"], default=None)
-        predicted = f"{first['largest']} ({first['name']})" if first else "unknown"
-        limits = ", ".join(filter(None, (_limit(plan.get("fps"), one) for one in plan.get("limits", []))))
-        binds = (plan.get("binds") or {}).get("name", "")
-        soaks = "; ".join(_soak(number, soak) for number, soak in plan.get("soaks", {}).items())
-        proved, refuted = (plan.get(key) or "none" for key in ("largest", "refuted"))
-        rows.append(f"| {name} | {limits} | {predicted} | {proved} | {refuted} | {binds} | {soaks} |")
-    return "\n".join(rows)
-
-
-def _limit(fps: float | None, limit: dict[str, Any]) -> str:
-    match limit["quantity"]:
-        case "frame-rate":
-            return f"{fps:g} fps"
-        case "frame-latency-p99":
-            return f"p99 {limit['bound'] * 1000:g} ms"
-        case _:
-            return ""
-
-
-def _soak(number: str, soak: dict[str, Any]) -> str:
-    """Write what a longer window at one number showed, as `16 for 120 s: p99 31 ms`."""
-    if not soak.get("runs"):
-        return f"{number}: failed"
-    latencies = [
-        one["value"]
-        for run in soak["runs"]
-        for one in run["measured"]
-        if one["quantity"] == "frame-latency-p99"
-    ]
-    late = f", p99 {max(latencies) * 1000:.0f} ms" if latencies else ""
-    held = "held" if soak["end"] == "ceiling" else "not held"
-    return f"{number} for {soak['window_s']:g} s: {held}{late}"
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True, text=True)
+    lines = (LINE.match(line) for line in done.stdout.splitlines())
+    cameras = [
+        {"name": name, "served": int(served), "dropped": int(dropped), "p50_s": float(p50) / 1000,
+         "p99_s": float(p99) / 1000}
+        for name, served, dropped, p50, p99 in (line.groups() for line in lines if line)
+    ]  # fmt: skip
+    deadline_s = float(setup["deadline"].removesuffix("ms")) / 1000
+    return {
+        "command": ["python", *command],
+        "fps": float(setup["fps"]),
+        "deadline_s": deadline_s,
+        "cameras": cameras,
+    }
 
 
 if __name__ == "__main__":

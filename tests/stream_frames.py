@@ -7,16 +7,18 @@ from dynotune.schema.events import FramesDone
 
 
 def camera(
-    name, *, fps=10.0, latency_s=0.02, until_s=25.0, growth=0.0, source="marked", samples=1, device_bytes=None
-):
-    """Frames of one stream from 5 s on, each done `latency_s` after it was captured."""
-    begins = [5.0 + number / fps for number in range(int((until_s - 5.0) * fps))]
-    ends = [begin + latency_s + growth * (begin - 5.0) for begin in begins]
+    name, *, fps=10.0, latency_s=0.02, from_s=5.0, until_s=25.0, growth=0.0, source="marked", samples=1,
+    device_bytes=None, pooled=False,
+):  # fmt: skip
+    """Frames of one stream, each done `latency_s` after it was captured."""
+    begins = [from_s + number / fps for number in range(int((until_s - from_s) * fps))]
+    ends = [begin + latency_s + growth * (begin - from_s) for begin in begins]
     of_calls = source == "call"
     return FramesDone(
         source=source,
         streams=[name],
         models=["Net"],
+        pooled=[0] * pooled,
         stream=[0] * len(begins),
         model=[0] * len(begins),
         begin_s=begins,

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
 WIDTH, LEFT, RIGHT, ROW, TOP = 720, 210, 170, 28, 34
 TICKS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+STREAMS = "streams_planned_cpu"
+"""Whose cameras are drawn."""
 PROGRAMS = {
     "dcgan": "DCGAN example",
     "imagenet": "ImageNet example, ResNet-50",
@@ -126,6 +128,36 @@ def false_wins() -> str:
     return _svg(height, "Share of false wins by tool, of 10,000 simulated comparisons", drawn)
 
 
+def each_camera() -> str:
+    """Draw the median and the 99th percentile of each camera's latency, beside the deadline."""
+    kept = _kept(STREAMS)["each camera"]
+    cameras, deadline_s = kept["cameras"], kept["deadline_s"]
+    most_s: float = 1.15 * max(deadline_s, *(camera["p99_s"] for camera in cameras))
+    height = TOP + ROW * len(cameras) + 30
+
+    def x(time_s: float) -> float:
+        return LEFT + time_s / most_s * (WIDTH - LEFT - RIGHT)
+
+    drawn = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        kind = "one" if share == 1.0 else "grid"
+        drawn.append(f'<path class="{kind}" d="M{x(share * deadline_s):.1f} {TOP - 8}V{height - 24}"/>')
+        label = f"{share * deadline_s * 1000:g} ms"
+        drawn.append(_text(x(share * deadline_s), height - 6, label, anchor="middle", kind="soft"))
+    drawn.append(_text(x(deadline_s), TOP - 14, "deadline", anchor="middle", kind="soft"))
+    for number, camera in enumerate(cameras):
+        y, (p50_s, p99_s) = TOP + ROW * number + ROW / 2, (camera["p50_s"], camera["p99_s"])
+        drawn.append(_text(LEFT - 12, y + 4.5, camera["name"], anchor="end"))
+        drawn.append(f'<path class="range" d="M{x(p50_s):.1f} {y}H{x(p99_s):.1f}"/>')
+        drawn.append(f'<circle class="mark open" cx="{x(p50_s):.1f}" cy="{y}" r="5"/>')
+        drawn.append(f'<circle class="mark" cx="{x(p99_s):.1f}" cy="{y}" r="5"/>')
+        text = f"{p50_s * 1000:.1f} to {p99_s * 1000:.1f} ms"
+        lost = f", {camera['dropped']} lost" if camera["dropped"] else ""
+        drawn.append(_text(WIDTH - RIGHT + 14, y + 4.5, text + lost))
+    label = f"Median and 99th percentile of the latency of each of {len(cameras)} cameras"
+    return _svg(height, label, drawn)
+
+
 def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "") -> str:
     about = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{about}>{escape(text)}</text>'
@@ -142,7 +174,11 @@ def _kept(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-CHARTS: dict[str, Callable[[], str]] = {"chart-public.svg": public, "chart-false-wins.svg": false_wins}
+CHARTS: dict[str, Callable[[], str]] = {
+    "chart-public.svg": public,
+    "chart-false-wins.svg": false_wins,
+    "chart-cameras.svg": each_camera,
+}
 
 
 if __name__ == "__main__":

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from dynotune.runtime.errors import NumericsError
 from dynotune.runtime.streams import CudaStreams
 from dynotune.runtime.vision import detector as vision
-from dynotune.runtime.vision import nms
-from dynotune.runtime.vision.frame_ring import FrameRing
+from dynotune.runtime.vision import network, nms
 from dynotune.runtime.vision.kernels import kernels_of
 from dynotune.runtime.vision.letterbox import Letterbox, place, rows_read
-from dynotune.runtime.vision.network import Network
 
 from ..runtime.kernel_cases import PLACES, outputs
 from ..runtime.yolo_like import EndToEnd, YoloLike, frames
@@ -34,6 +32,12 @@ def detector(model=None, **options):
     ours = vision.Detector((model or YoloLike()).cuda(), **options)
     ours.prepare(SIZE)
     return ours
+
+
+def graphs_of(detector):
+    """What the graphs of each lane begin with: the frames of a size, or None for the images."""
+    networks = detector._lanes.networks.values()
+    return [set(lane.graphs) for network in networks for lane in network._lanes]
 
 
 def same(found, want):
@@ -57,7 +61,7 @@ def test_results_are_those_of_the_cpu(model, batch, monkeypatch):
             torch.testing.assert_close(found.rows, want.rows, atol=2e-3, rtol=1e-4)
         for engine in gpu.stats().engines.values():
             assert [bucket.mode for bucket in engine.buckets] == ["graph"]
-        assert all(chunk.graphs for chunk in gpu._lanes.ring._chunks)
+        assert all(graphs & {SIZE, (96, 40)} for graphs in graphs_of(gpu))
 
 
 @pytest.mark.parametrize("size", [(48, 64), (1080, 1920), (333, 517)], ids=str)
@@ -93,15 +97,15 @@ def test_the_letterboxs_kernel_makes_the_picture_of_torchs_operations_to_the_las
 
 
 STREAMS = {
-    "before": lambda lanes: lanes._before,
-    "forward": lambda lanes: lanes._forward,
+    "before": lambda lanes: [lanes._before],
+    "forward": lambda lanes: [track.stream for track in lanes._tracks],
 }
 
 
-def check_lagging(lagging, broken=None, num=6):
-    """Several batches at once, with one of the two streams far behind the host and the other."""
+def check_lagging(lagging, broken=None, num=6, given=lambda frame: frame):
+    """Several batches at once, with one kind of streams far behind the host and the others."""
     fresh_allocator()
-    many = frames(num)
+    many = [given(frame) for frame in frames(num)]
     with detector(depth=6) as ours:
         want = ours.predict(many)
         torch.cuda.synchronize()
@@ -110,20 +114,27 @@ def check_lagging(lagging, broken=None, num=6):
         lanes = ours._lanes
         under_way = []
         for frame in many:
-            lag(STREAMS[lagging](lanes), LAG)
+            for stream in STREAMS[lagging](lanes):
+                lag(stream, LAG)
             under_way.append(lanes.launch(lanes.stage([frame])))
         found = [result for batch in under_way for result in lanes.collect(batch)]
         assert same(found, want)
 
 
+def on_device(frame):
+    """Frames on the device are put into the images on a stream of their own."""
+    return torch.from_numpy(frame).cuda()
+
+
+@pytest.mark.parametrize("given", [lambda frame: frame, on_device], ids=["host", "device"])
 @pytest.mark.parametrize("lagging", STREAMS)
-def test_batches_do_not_disturb_each_other(lagging):
-    check_lagging(lagging)
+def test_batches_do_not_disturb_each_other(lagging, given):
+    check_lagging(lagging, given=given)
 
 
 def shared_lane(monkeypatch):
     """Breaks the rule that a lane belongs to one batch until its result is taken."""
-    monkeypatch.setattr(Network, "take_lane", lambda network: network._free[0])
+    monkeypatch.setattr(network.Network, "free_lane", lambda built: built._free[0])
 
 
 def no_waits(monkeypatch):
@@ -131,19 +142,14 @@ def no_waits(monkeypatch):
     monkeypatch.setattr(CudaStreams, "wait", lambda *arguments: None)
 
 
-def hasty_ring(monkeypatch):
-    """Writes frames where earlier ones wait for their upload."""
-    monkeypatch.setattr(FrameRing, "_wait_for", lambda ring, chunk: None)
-
-
 @pytest.mark.parametrize(
-    ("rule", "lagging"),
-    [(shared_lane, "forward"), (no_waits, "before"), (hasty_ring, "before")],
-    ids=["lane", "wait-for-frames", "ring"],
+    ("rule", "lagging", "given"),
+    [(shared_lane, "forward", lambda frame: frame), (no_waits, "before", on_device)],
+    ids=["lane", "wait-for-images"],
 )
-def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
+def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging, given):
     with pytest.raises(AssertionError):
-        check_lagging(lagging, lambda: rule(monkeypatch), num=12)
+        check_lagging(lagging, lambda: rule(monkeypatch), num=12, given=given)
     torch.cuda.synchronize()
 
 
@@ -151,9 +157,9 @@ def test_frames_of_a_size_without_graphs_are_resized_all_the_same(monkeypatch):
     many = [*frames(3), *frames(2, (40, 64), seed=1)]
     with detector(batch=4) as ours:
         want = ours.predict(many)
-    monkeypatch.setattr("dynotune.runtime.vision.frame_ring.MAX_PREPARED", 0)
+    monkeypatch.setattr(network, "MAX_CAPTURED", 0)
     with detector(batch=4) as ours:
-        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert all(graphs == {None} for graphs in graphs_of(ours))
         assert same(ours.predict(many), want)
 
 
@@ -161,9 +167,9 @@ def test_only_frames_of_the_host_take_graphs():
     many = frames(3)
     with vision.Detector(YoloLike().cuda(), 64, 0.5, max_frame=(96, 128), batch=2, compile=False) as ours:
         found = ours.predict([torch.from_numpy(frame).cuda() for frame in many])
-        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert all(graphs == {None} for graphs in graphs_of(ours))
         assert same(ours.predict(many), found)
-        assert all(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert any(SIZE in graphs for graphs in graphs_of(ours))
 
 
 @pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2), (16, 3)])
@@ -177,7 +183,7 @@ def test_large_frames_give_the_same_from_the_host_where_some_rows_are_copied_and
     many = frames(6, (288, 384))
     with detector(batch=4, max_frame=(288, 384)) as ours:
         want = ours.predict(many)
-        assert 0 < ours.stats().stager.num_bytes < sum(frame.nbytes for frame in many)
+        assert 0 < ours.stats().num_uploaded_bytes < sum(frame.nbytes for frame in many)
         mixed = [torch.from_numpy(frame).cuda() if number % 2 else frame for number, frame in enumerate(many)]
         assert same(ours.predict(mixed), want)
         assert same(list(ours.stream(mixed)), want)

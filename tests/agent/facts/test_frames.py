@@ -58,6 +58,25 @@ def test_agent_records_marked_frames_when_the_program_calls_no_model(fork_under_
     assert not _frames(ran, "call")
 
 
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+import torch
+net = torch.nn.Linear(2, 2)
+net(torch.ones(1, 2))
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(net, torch.ones(1, 2)).result()
+"""
+
+
+def test_agent_says_which_threads_are_of_a_pool_when_they_call_a_model(fork_under_agent, script):
+    ran = fork_under_agent([script(POOL)], frames=1000)
+    assert ran.returncode == 0, ran.stderr
+    calls = _frames(ran, "call")
+    pooled = {event.streams[number] for event in calls for number in event.pooled}
+    assert len({name for event in calls for name in event.streams}) == 2
+    assert len(pooled) == 1
+
+
 def test_agent_records_no_frame_when_no_plan_asks(fork_under_agent, script):
     ran = fork_under_agent([script(MARKS)])
     assert ran.stdout == "went on\n"

@@ -117,6 +117,12 @@ def test_a_call_holds_what_its_first_array_holds():
     assert in_call((Array(),), {"scale": 2.0}) is None
 
 
+@pytest.mark.parametrize("num", [1, 3, 5])
+def test_call_holds_the_pictures_of_a_list_when_a_detector_takes_them_one_by_one(num):
+    assert in_call(([Array(3, 32, 48) for _ in range(num)],), {}) == num
+    assert in_call(([Array(3, 32 + n, 48) for n in range(num)], None), {}) == num
+
+
 def test_sizes_that_are_being_traced_are_left_alone():
     torch = pytest.importorskip("torch")
     seen = []

@@ -24,6 +24,23 @@ def test_streams_are_the_threads_of_the_window_when_another_warms_the_model_up()
     assert (seen.source, len(seen.names)) == ("threads", 2)
 
 
+def test_streams_are_counted_by_samples_when_one_thread_serves_all_and_another_warmed_the_model_up():
+    warming = camera("main", source="call", until_s=6.0)
+    serving = camera("worker", source="call", from_s=6.5)
+    assert streams.seen([record(warming, serving)], 2, WINDOW).source == "samples"
+
+
+def test_streams_are_threads_when_one_starves_before_the_window():
+    starved = camera("1", source="call", until_s=6.0)
+    seen = streams.seen([record(starved, camera("2", source="call"))], 2, WINDOW)
+    assert (seen.source, len(seen.names)) == ("threads", 2)
+
+
+def test_streams_are_counted_by_samples_when_threads_of_a_pool_call_the_model():
+    pool = [camera(str(number), source="call", pooled=True) for number in range(2)]
+    assert streams.seen([record(*pool)], 2, WINDOW).source == "samples"
+
+
 def test_marks_count_when_there_are_calls_too():
     seen = streams.seen([record(camera("1", source="call"), camera("a"), camera("b"))], 2)
     assert (seen.source, seen.names, len(set(seen.calls.stream))) == ("marks", ["a", "b"], 1)

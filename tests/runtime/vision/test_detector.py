@@ -24,7 +24,7 @@ from dynotune.runtime.errors import (
     TooLargeError,
 )
 from dynotune.runtime.vision import detector as vision
-from dynotune.runtime.vision import frame_ring, stages
+from dynotune.runtime.vision import frame_copies, stages
 
 from ..yolo_like import OF_A_DETECTOR, EndToEnd, YoloLike, expected, failing_to_write, frames
 
@@ -411,7 +411,7 @@ def test_a_detector_that_is_closed_frees_its_model():
 PROGRAM = """
 import os
 import sys
-from dynotune.runtime.vision import frame_ring, detector as vision
+from dynotune.runtime.vision import frame_copies, detector as vision
 from yolo_like import YoloLike, frames
 
 def endless():
@@ -478,17 +478,24 @@ def test_a_stream_that_its_reader_pauses_leaves_room_for_others(wide):
     paused.close()
 
 
+def test_frames_may_be_views_of_tensors_when_a_decoder_gives_channels_first(wide):
+    many = frames(6)
+    planes = [torch.from_numpy(frame).permute(2, 0, 1).contiguous() for frame in many]
+    found = wide.predict([plane.permute(1, 2, 0) for plane in planes])
+    assert all(torch.equal(one.rows, want.rows) for one, want in zip(found, wide.predict(many), strict=True))
+
+
 def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide, monkeypatch):
-    many = frames(16)
+    many = [torch.from_numpy(frame) for frame in frames(16)]
     want = wide.predict(many)
-    plain, calls = frame_ring.host_array, []
+    plain, calls = frame_copies.host_array, []
 
     def failing(some, dtype, **options):
         calls.append(1)
         found = plain(some, dtype, **options)
         return failing_to_write(found) if len(calls) == 2 else found
 
-    monkeypatch.setattr(frame_ring, "host_array", failing)
+    monkeypatch.setattr(frame_copies, "host_array", failing)
     with pytest.raises(ZeroDivisionError):
         wide.predict(many)
     with pytest.raises(ZeroDivisionError):
@@ -539,7 +546,7 @@ def test_a_detector_works_inside_inference_mode_and_outside_whichever_it_was_mad
 
 ENDED = """
 import threading
-from dynotune.runtime.vision import frame_ring, detector as vision
+from dynotune.runtime.vision import frame_copies, detector as vision
 from yolo_like import YoloLike, frames
 
 detector = vision.Detector(YoloLike(), 64, batch=16, max_frame=(48, 64))

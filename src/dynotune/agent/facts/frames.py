@@ -6,7 +6,7 @@ A frame costs one append. Whoever adds the first frame after a quarter of a seco
 
 from __future__ import annotations
 
-from threading import Lock, get_ident
+from threading import Lock, current_thread, get_ident
 from time import perf_counter, process_time, thread_time
 
 from ..core.covers import call_directly
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..core.annotations import Around, Call, Event, Log
 
+# Modules whose threads do what anybody gives them: their threads are no streams.
+POOLS = frozenset({"concurrent.futures.thread", "multiprocessing.pool", "anyio._backends._asyncio"})
 WRITE_EVERY_S = 0.25
 _LONGEST_NAME = 100
 
@@ -41,6 +43,7 @@ class Frames:
         """Outermost models that were called, counted by who meets them."""
         self.takes_calls = True
         self._weights_bytes: dict[int, int] = {}
+        self._pooled: dict[str, bool] = {}
 
     def marked(self, stream: object, since_s: float) -> None:
         """Note that the result of a stream's frame is there; `since_s`: when the frame was (perf_counter)."""
@@ -61,7 +64,10 @@ class Frames:
                         w.numel() * w.element_size() for w in _weights(module)
                     )
                 num, name = self._samples(args, kwargs), type(module).__name__
-                self._add("call", str(get_ident()), name, begin_s, begin_cpu_s, num)
+                thread = str(get_ident())
+                if thread not in self._pooled:
+                    self._pooled[thread] = _is_of_a_pool()
+                self._add("call", thread, name, begin_s, begin_cpu_s, num)
             except Exception as error:
                 self._log("frames", error)
             return output
@@ -108,6 +114,7 @@ class Frames:
                 "event": "frames",
                 "source": source,
                 "streams": streams,
+                "pooled": [number for number, name in enumerate(streams) if self._pooled.get(name)],
                 "models": models,
                 "stream": [of_stream[frame[0]] for frame in frames],
                 "model": [of_model[frame[1]] for frame in frames],
@@ -128,6 +135,13 @@ class Frames:
         """Forget frames of the parent, which writes them itself."""
         self._pending.clear()
         self._lock = Lock()
+
+
+def _is_of_a_pool() -> bool:
+    """Return whether the calling thread is a worker of a pool."""
+    thread = current_thread()
+    target = getattr(thread, "_target", None)
+    return type(thread).__module__ in POOLS or getattr(target, "__module__", None) in POOLS
 
 
 def _weights(module: Any) -> list[Any]:

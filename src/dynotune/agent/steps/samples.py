@@ -42,8 +42,8 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Count the samples in a module's inputs: the leading dimension of the first array that has
-    dimensions."""
+    """Count the samples in a module's inputs: the leading dimension of the first array that has dimensions,
+    or the pictures in a list, as torchvision's detectors take them."""
     try:
         size = args[0].size(0)  # the usual case, first
         if isinstance(size, int):  # in a trace the size is a tensor, and the question would be traced too
@@ -53,7 +53,7 @@ def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)
         if num is None and isinstance(value, (list, tuple, Mapping)):
-            num = in_batch(value, None)
+            num = len(value) if _are_all_pictures(value) else in_batch(value, None)
         if num is not None:
             return num
     return None
@@ -90,8 +90,16 @@ def _are_fields(batch: Sequence[Any]) -> bool:
 
 def _are_pictures(batch: Sequence[Any]) -> bool:
     """Tell whether the arrays are images of several sizes, with channels first."""
-    shapes = {tuple(getattr(item, "shape", ())) for item in batch}
-    return len(shapes) > 1 and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+    return len({tuple(getattr(item, "shape", ())) for item in batch}) > 1 and _are_all_pictures(batch)
+
+
+def _are_all_pictures(values: Any) -> bool:
+    """Tell whether the entries of a list are images with channels first."""
+    try:
+        shapes = {tuple(item.shape) for item in values}
+        return bool(shapes) and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+    except Exception:  # not arrays, and their own code may raise anything
+        return False
 
 
 def _leading(value: Any) -> int | None:

@@ -64,7 +64,8 @@ def seen(records: Sequence[Record], value: int, window: tuple[float, float] | No
     """Return the frames that the records show; None without any.
 
     Frames that the program marks count; without marks, calls of the model that takes most of the time: as
-    streams, if as many threads make them as there are to be streams, else by their samples.
+    streams, if as many threads make them as there are to be streams, else by their samples. Threads of a pool
+    are no streams.
 
     Args:
         value: how many streams there are to be.
@@ -80,15 +81,33 @@ def seen(records: Sequence[Record], value: int, window: tuple[float, float] | No
         return Seen("marks", marked, calls)
     if not len(calls.stream):
         return None
-    every = set(calls.stream.tolist())
-    inside = every if window is None else set(calls.within(*window).stream.tolist())
-    names = inside if len(inside) == value else every
-    if len(names) != value:
-        return Seen("samples", calls, calls)
     import numpy as np
 
+    every = set(calls.stream.tolist())
+    inside = every if window is None else set(calls.within(*window).stream.tolist())
+    names = inside if len(inside) == value else every - _ended_before(calls, inside)
+    if len(names) != value or names & _pooled(records):
+        return Seen("samples", calls, calls)
     calls = calls.where(np.isin(calls.stream, sorted(names)))
     return Seen("threads", calls, calls)
+
+
+def _ended_before(calls: Frames, inside: set[str]) -> set[str]:
+    """Return the threads that made their last call before any of those `inside` made its first."""
+    first_s = min((float(calls.begin_s[calls.stream == name][0]) for name in inside), default=-math.inf)
+    return set(calls.stream.tolist()) - set(calls.stream[calls.end_s > first_s].tolist())
+
+
+def _pooled(records: Sequence[Record]) -> set[str]:
+    """Return the threads that are workers of a pool."""
+    return {
+        _thread(record, event.streams[number])
+        for record in records
+        for event in record.all(FramesDone)
+        if event.source == "call"
+        for number in event.pooled
+        if number < len(event.streams)
+    }
 
 
 def begin_s(records: Sequence[Record], value: int, *, patience_s: float, marks: bool = False) -> float | None:

@@ -110,7 +110,7 @@ def spent_s(study: Study) -> float:
 def _sat_s(attempt: Attempt) -> float:
     try:
         ended, began = map(datetime.fromisoformat, (attempt.ended, attempt.began))
-        return (ended - began).total_seconds()
+        return max(0.0, (ended - began).total_seconds())
     except (ValueError, TypeError):
         return 0.0
 

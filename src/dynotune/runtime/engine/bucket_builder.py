@@ -159,7 +159,7 @@ class Builder:
             torch.OutOfMemoryError: if the bucket does not fit.
         """
         started = time.perf_counter()
-        with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):
+        with tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):
             built = self._fastest(bucket)
         built.build_s = time.perf_counter() - started
         if built.reason:
@@ -281,7 +281,7 @@ class Builder:
 
 
 @contextmanager
-def _tuned_convolutions(wanted: bool) -> Iterator[None]:
+def tuned_convolutions(wanted: bool) -> Iterator[None]:
     """Let cuDNN time its algorithms on the bucket's own shapes; the graph keeps the chosen algorithms."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or wanted

@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any, Literal
@@ -14,10 +14,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynotune.runtime import streams
-from dynotune.runtime.engine.bucket_builder import Builder, Built, Compile, prepared_input
+from dynotune.runtime.engine.bucket_builder import (
+    Builder,
+    Built,
+    Compile,
+    prepared_input,
+    tuned_convolutions,
+)
 from dynotune.runtime.engine.buckets import Bucket, BucketTable, Padding, Shapes, as_tensor, parse_buckets
 from dynotune.runtime.engine.dtypes import choose, name_of
-from dynotune.runtime.engine.graphs import Capturer, first_line
+from dynotune.runtime.engine.graphs import CapturedGraph, Capturer, first_line, kept_tensors
 from dynotune.runtime.engine.numerics import ErrorMeasure, relative_error
 from dynotune.runtime.engine.prepare import Checked, Inputs, check_arguments, device_of, own_dtype, prepare
 from dynotune.runtime.engine.stats import BucketStats, DtypeTried, EngineStats
@@ -133,6 +139,7 @@ class Engine(Closing):
         on_gpu = self.device.type == "cuda"
         self._channels_last = channels_last
         self._padding = Padding(pad)
+        self._tunes_convolutions = tune_convolutions and on_gpu
         self._borrow = borrow
         self._borrower: threading.Thread | None = None
         self._lifetime = Lifetime("Engine")
@@ -239,6 +246,43 @@ class Engine(Closing):
             self._timer.end(mark)
             self._num_calls += 1
             return outputs
+
+    def captured_apart(
+        self,
+        work: Callable[..., Any],
+        inputs: Inputs,
+        *,
+        capturer: Capturer,
+        kept: Callable[[], list[torch.Tensor]] = list,
+    ) -> CapturedGraph | None:
+        """Capture the model and work after it as a graph that may run beside the engine's own graphs.
+
+        Args:
+            work: called as `work(forward, *inputs)`, where `forward` is the model in the way that was checked
+                for these inputs. Its outputs become the graph's.
+            inputs: tensors as the model takes them: on the engine's device, of a bucket's shapes. They become
+                the graph's static inputs.
+            capturer: makes the graph, which shares memory with the other graphs of this capturer.
+            kept: returns further tensors that `work` reads or writes.
+
+        Returns:
+            The graph; None if the engine runs these shapes without a graph.
+
+        Raises:
+            CaptureError: if `work` cannot be captured.
+            torch.OutOfMemoryError: if memory is too small.
+            ClosedError, ForkedError: used after close, or in a forked child.
+        """
+        self._lifetime.check()
+        with self._lock, self._on_device(), tuned_convolutions(self._tunes_convolutions):
+            bucket = self._table.find(tuple(tensor.shape for tensor in inputs))
+            built = None if bucket is None else self._built[bucket]
+            if built is None or built.graph is None:
+                return None
+            model, forward = self._model, built.forward
+            return capturer(
+                lambda *tensors: work(forward, *tensors), inputs, lambda: [*kept_tensors(model), *kept()]
+            )
 
     def stats(self) -> EngineStats:
         """Return the engine's description and totals; after `close()`, the last ones. Does not wait for the

@@ -1,5 +1,6 @@
 """Detect objects with YOLO-shaped models: letterbox, forward and suppression on the device, without waits."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +32,8 @@ class DetectorStats:
         num_unsettled: batches whose suppression needed more rounds than the graph has, and got these rounds.
         num_lanes: number of buffer sets, one per batch under way.
         engines: `Engine.stats()` of each input size that was built, such as "16x384x640".
-        stager: totals of the uploads; bytes are those of the uploaded rows, see `Detector`.
+        num_uploads, num_uploaded_bytes: number of uploads, and the bytes of the rows that were uploaded.
+        pinned_bytes: bytes of pinned memory for frames.
     """
 
     num_frames: int
@@ -39,19 +41,21 @@ class DetectorStats:
     num_candidates: int
     num_cut: int
     num_unsettled: int
+    num_uploads: int
+    num_uploaded_bytes: int
     num_lanes: int
+    pinned_bytes: int
     engines: dict[str, Any]
-    stager: Any
 
 
 class Detector(Closing):
     """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
-    On a GPU two streams work side by side: one uploads and letterboxes frames; the other runs forward,
-    suppression and the copy of the results. Each stream's work is a captured graph, so that the host launches
-    only a few operations per batch and waits once, for the results. Each input size is built (checked,
-    compiled, captured) at its first use, or ahead of time by `prepare`. Thread-safe.
+    On a GPU batches take streams in turn, which work side by side. All that happens to frames of one size,
+    from their upload to the copy of the results, is one captured graph. So the host launches it once per
+    batch and waits once, for the results. Each input size is built (checked, compiled, captured) at its first
+    use, or ahead of time by `prepare`. Thread-safe.
 
     Args:
         model: a model in evaluation mode that takes RGB images `[B, 3, H, W]` with values 0 to 1.
@@ -72,10 +76,12 @@ class Detector(Closing):
         agnostic: let boxes of different classes suppress each other, too.
         end_to_end: whether the model's output is end-to-end; None infers this from the output's shape.
         color: order of the frames' colours; OpenCV gives "bgr".
-        max_frame: (height, width) of the largest frame, for which pinned memory is allocated.
-        depth: number of uploads under way at once, of up to eight frames each, and of batches that `prepare`
-            makes room for. Pinned memory, and as much device memory, is allocated for that many of the
-            largest frames: 199 MB for 1080p with a batch of 16, 25 MB with a batch of 1.
+        max_frame: (height, width) of the largest frame; larger ones are refused.
+        depth: number of batches under way that `prepare` makes room for, each with pinned memory, and as much
+            device memory, for the rows of its frames that are read: 33 MB for 16 frames of 1080p.
+        tracks: number of forward passes that may run at the same time on a GPU. Each has memory for the
+            activations of the largest batch. One pass after the other leaves a large GPU idle between small
+            kernels.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -106,6 +112,7 @@ class Detector(Closing):
         color: Literal["bgr", "rgb"] = "bgr",
         max_frame: tuple[int, int] = (1080, 1920),
         depth: int = 4,
+        tracks: int = 2,
     ) -> None:
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
@@ -121,6 +128,7 @@ class Detector(Closing):
             color=color,
             max_frame=max_frame,
             depth=depth,
+            tracks=tracks,
             end_to_end=end_to_end,
             engine=EngineOptions(compile, tolerance),
             post=PostOptions(conf, iou, max_det, top_k, agnostic),
@@ -142,7 +150,8 @@ class Detector(Closing):
         Raises: as the constructor; InputError, TooLargeError for a size.
         """
         self._lifetime.check()
-        for size in frame_sizes:
+        # The largest first: memory that grows takes the graphs that read it along.
+        for size in sorted(frame_sizes, key=math.prod, reverse=True):
             self._lanes.prepare(size)
 
     def predict(self, frames: Frame | Sequence[Frame]) -> list[Detections]:
@@ -276,7 +285,7 @@ class Detector(Closing):
             **asdict(self._lanes.counts),
             num_lanes=sum(network.num_lanes for network in networks.values()),
             engines={name: network.engine.stats() for name, network in networks.items()},
-            stager=self._lanes.ring.stats(),
+            pinned_bytes=sum(network.pinned_bytes for network in networks.values()),
         )
 
     def close(self) -> None:

@@ -121,6 +121,17 @@ def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
     return split
 
 
+def common_size(frames: Sequence[Frame]) -> tuple[int, int] | None:
+    """Return the height and width of frames that all lie on the host and have one size, else None."""
+    first = frames[0]
+    shape, kind = first.shape, type(first)
+    if not all(frame.shape == shape and type(frame) is kind for frame in frames):
+        return None
+    if isinstance(first, Tensor) and any(is_on_device(frame) for frame in frames):
+        return None
+    return shape[0], shape[1]
+
+
 def _alike(frame: Frame) -> tuple[Any, ...]:
     return tuple(frame.shape), getattr(frame, "device", None)
 

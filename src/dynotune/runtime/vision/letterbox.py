@@ -128,6 +128,11 @@ class Letterbox:
         self._weights = weights.reshape(4, -1, 1).to(device)
 
     @property
+    def frame_bytes(self) -> int:
+        """Return the bytes of a frame's rows."""
+        return self.num_rows * self.placement.frame_width * 3
+
+    @property
     def tables(self) -> list[Tensor]:
         """Return the tensors that `picture` reads besides frames."""
         return [self._pixels, self._weights]
@@ -182,6 +187,11 @@ class Letterbox:
             if self._swap:
                 mixed = mixed.flip(-1)
         return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
+
+    def frames_in(self, memory: Tensor, num: int) -> Tensor:
+        """Return the first `num` frames in flat memory as a view `[num, num_rows, frame_width, 3]`."""
+        shape = (num, self.num_rows, self.placement.frame_width, 3)
+        return memory[: num * shape[1] * shape[2] * 3].view(shape)
 
     def pad(self, out: Tensor) -> None:
         """Fill `out` with the border colour, if the picture leaves a border."""

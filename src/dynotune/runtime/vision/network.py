@@ -1,6 +1,8 @@
 """Run a YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
 
-from collections.abc import Iterable
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from dynotune.runtime.engine.engine import Engine
+from dynotune.runtime.engine.graphs import CapturedGraph, Capturer
 from dynotune.runtime.engine.numerics import nonfinite_weights
 from dynotune.runtime.engine.prepare import device_of, own_dtype
-from dynotune.runtime.errors import InputError, NumericsError
-from dynotune.runtime.streams import Event, Stream, Streams
+from dynotune.runtime.errors import CaptureError, InputError, NumericsError
+from dynotune.runtime.streams import Event, Streams
+from dynotune.runtime.vision.letterbox import Letterbox
 from dynotune.runtime.vision.nms import PostProcess
 from dynotune.runtime.vision.options import EngineOptions
+
+_log = logging.getLogger(__name__)
+
+MAX_CAPTURED = 4  # frame sizes with graphs of their own, which hold memory
 
 
 class OneOutput(nn.Module):  # type: ignore[misc]
@@ -119,34 +127,69 @@ def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tens
     return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
 
 
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
+class Track:
+    """A stream for forward passes, with memory for the graphs that run on it one after the other.
+
+    Forward passes on two tracks run at the same time: one alone leaves most of a large GPU idle.
+    """
+
+    def __init__(self, device_streams: Streams, *, graphs: bool) -> None:
+        self.stream = device_streams.side()
+        self.capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
     """The buffers of one batch under way; the batch owns them from the upload until its result is taken.
 
     Args:
+        track: where the work behind the upload runs.
+        frames: uint8, flat, in pinned memory: what is uploaded.
+        uploaded: the same on the device; on the CPU it is `frames` itself.
         images: `[B, 3, H, W]`, filled by the letterbox.
-        host: the packed detections of `PostProcess`, in pinned memory.
+        host: the packed detections of `PostProcess`, in pinned memory; `rows` and `counts` are views of it.
         sizes: the frame size (height, width) from which each image was last filled.
         regions: views of `images`, by first image, number and frame size.
         spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host
             will wait.
+        candidates: the candidates of `PostProcess` for the batch, on the device.
+        graphs: by frame size, everything from `frames` to `host`; with None, from `images` to `host`. A
+            value of None: it cannot be captured.
     """
 
+    track: Track
     images: Tensor
     host: Tensor
+    rows: Tensor
+    counts: Tensor
     places: Tensor
     sizes: list[tuple[int, int] | None]
     ready: Event
     spun: Event
     slept: Event
+    frames: Tensor = field(default_factory=_nothing)
+    uploaded: Tensor = field(default_factory=_nothing)
     regions: dict[tuple[int, int, tuple[int, int]], Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
+    graphs: dict[tuple[int, int] | None, CapturedGraph | None] = field(default_factory=dict)
+
+    def forget(self, *, every: bool) -> None:
+        """Free the graphs that read `frames`, or every graph; none may be running."""
+        for size in [size for size in self.graphs if every or size is not None]:
+            graph = self.graphs.pop(size)
+            if graph is not None:
+                graph.reset()
 
 
 class Network:
     """Runs forward and suppression for one batch size and input size.
 
-    `shape`: shape of the input, `(B, 3, H, W)`. `dtype`: dtype of the input for the model.
+    `shape`: shape of the input, `(B, 3, H, W)`. `dtype`: dtype of the input for the model. `tracks`: gives
+        the track of each new lane.
     """
 
     def __init__(
@@ -156,12 +199,14 @@ class Network:
         *,
         post: PostProcess,
         device_streams: Streams,
+        tracks: Iterator[Track],
         dtype: torch.dtype,
         channels_last: bool,
         graphs: bool,
         engine: EngineOptions,
     ) -> None:
         self._shape = shape
+        self._tracks = tracks
         self._streams, self._dtype = device_streams, dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
@@ -184,54 +229,136 @@ class Network:
             compile=engine.compile,
             tolerance=engine.tolerance,
         )
-        self._free: list[Lane] = []
+        # The lane that was free for longest comes next, so that batches take the tracks in turn.
+        self._free: deque[Lane] = deque()
+        self._lanes: list[Lane] = []
+        self._captures = True
         self._closed = False
-        self.num_lanes = 0
+
+    @property
+    def num_lanes(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Return the bytes of pinned memory for frames."""
+        return sum(lane.frames.numel() for lane in self._lanes) if self._streams.pins else 0
 
     def _new_places(self) -> Tensor:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
 
-    def take_lane(self) -> Lane:
-        """Return a lane that no work reads any more; make a new lane only if all are in use."""
-        if self._free:
-            return self._free.pop()
-        self.num_lanes += 1
+    def free_lane(self) -> Lane | None:
+        """Return a lane that no work reads any more; None if all are in use."""
+        return self._free.popleft() if self._free else None
+
+    def new_lane(self) -> Lane:
+        """Return another lane, without memory for frames."""
         batch, num_rows = self._shape[0], self._post.max_det + 1
         # Zeros: images beyond a partial batch are computed too, and must not be NaN.
         images = torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device)
-        return Lane(
+        host = self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6)
+        lane = Lane(
+            track=next(self._tracks),
             images=images.to(memory_format=self._layout),
-            host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
+            host=host,
+            rows=host[:, : num_rows - 1],
+            counts=host[:, num_rows - 1, :4],
             places=self._new_places(),
             sizes=[None] * batch,
             ready=self._streams.event(),
             spun=self._streams.event(spins=True),
             slept=self._streams.event(),
         )
+        self._lanes.append(lane)
+        return lane
+
+    def make_room(self, lane: Lane, frame_bytes: int) -> None:
+        """Give a lane that is not in use memory for so many bytes of each frame of a batch."""
+        num_bytes = frame_bytes * self._shape[0]
+        if lane.frames.numel() >= num_bytes:
+            return
+        lane.forget(every=False)
+        lane.frames = lane.uploaded = _nothing()
+        lane.frames = self._streams.pinned(num_bytes)
+        # On the CPU frames are resized from where they were copied to.
+        lane.uploaded = (
+            torch.empty(num_bytes, dtype=torch.uint8, device=self._streams.device)
+            if self._streams.pins
+            else lane.frames
+        )
+
+    def graph(self, lane: Lane, letterbox: Letterbox | None = None) -> CapturedGraph | None:
+        """Return the lane's graph from `images`, or with a letterbox from a batch of frames of its size.
+
+        Waits for the device at the first call, to capture. Returns None if there is no such graph.
+        """
+        size = None
+        if letterbox is not None:
+            size = (letterbox.placement.frame_height, letterbox.placement.frame_width)
+        if size not in lane.graphs:
+            is_full = size is not None and len(lane.graphs) >= MAX_CAPTURED
+            if lane.track.capturer is None or not self._captures or is_full:
+                return None
+            lane.graphs[size] = self._captured(lane, lane.track.capturer, letterbox)
+        return lane.graphs[size]
+
+    def _captured(self, lane: Lane, capturer: Capturer, letterbox: Letterbox | None) -> CapturedGraph | None:
+        kept = [lane.host, lane.frames, lane.uploaded]
+        if letterbox is not None:
+            kept += letterbox.tables
+            region = letterbox.region(lane.images)
+            host, there = (
+                letterbox.frames_in(memory, self._shape[0]) for memory in (lane.frames, lane.uploaded)
+            )
+
+        def work(forward: Callable[..., Any], images: Tensor, places: Tensor) -> Tensor:
+            if letterbox is not None:
+                region.copy_(letterbox.picture(there.copy_(host, non_blocking=True)))
+            packed, candidates, _ = forward(images, places)
+            lane.host.copy_(packed, non_blocking=True)
+            return candidates
+
+        inputs = (lane.images, _bits(lane.places))
+        try:
+            return self.engine.captured_apart(work, inputs, capturer=capturer, kept=lambda: kept)
+        except (CaptureError, torch.cuda.OutOfMemoryError) as error:
+            # Without it, the engine's own graph does the same, with copies before and after it.
+            self._captures = False
+            _log.warning("batches of %s are not captured as a whole: %s", self._shape, error)
+            return None
 
     def give_lane(self, lane: Lane) -> None:
         """Take back a lane whose work has ended."""
         if not self._closed:
             self._free.append(lane)
 
-    def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
-        """Enqueue forward, suppression and the copy to the host on `stream`, then record `done`; does not
-        wait."""
+    def enqueue(self, lane: Lane, graph: CapturedGraph | None, done: Event) -> None:
+        """Enqueue the graph, or without one forward, suppression and the copy to the host, on the lane's
+        track, then record `done`; does not wait."""
+        stream = lane.track.stream
         with self._streams.on(stream):
-            packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
-            lane.host.copy_(packed, non_blocking=True)
+            if graph is not None:
+                graph.replay()
+                lane.candidates = graph.outputs
+            else:
+                packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
+                lane.host.copy_(packed, non_blocking=True)
         done.record(stream)
 
-    def settle(self, lane: Lane, stream: Stream) -> None:
+    def settle(self, lane: Lane) -> None:
         """Finish suppression for a batch that was not settled; waits for the device."""
         assert lane.candidates is not None
-        with self._streams.on(stream):
+        with self._streams.on(lane.track.stream):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
             lane.host.copy_(packed)
 
     def close(self) -> None:
+        """Free graphs and buffers; the work of all lanes must have ended."""
         self._closed = True
         self._free.clear()
+        for lane in self._lanes:
+            lane.forget(every=True)
+            lane.frames = lane.uploaded = _nothing()
         self.engine.close()
 
 

@@ -41,6 +41,7 @@ class Options:
     color: Literal["bgr", "rgb"]
     max_frame: tuple[int, int]
     depth: int
+    tracks: int
     end_to_end: bool | None
     post: PostOptions
     engine: EngineOptions
@@ -70,5 +71,7 @@ class Options:
             wrong = f"color is {self.color!r}; it is 'bgr' or 'rgb'"
         elif self.depth < 1:
             wrong = f"depth is {self.depth}; at least one upload has to be on its way"
+        elif self.tracks < 1:
+            wrong = f"tracks is {self.tracks}; forward passes need at least one"
         if wrong is not None:
             raise InputError(wrong + ".")

@@ -1,8 +1,9 @@
 """Process a batch of a detector in three stages: copies into pinned memory, all launches, results.
 
-On a GPU the launched work uses two streams: upload and letterbox on one, forward and suppression after them
-on the other. A batch owns its buffers (its lane) through all stages; they are reused only when the host has
-seen the end of the last stage. No other rule is needed to keep a buffer from being overwritten.
+On a GPU one stream uploads, and one of the tracks, which batches take in turn, does all else: in one graph if
+all frames of the batch have one size. A batch owns its buffers (its lane) through all stages; they are reused
+only when the host has seen the end of the last stage. No other rule is needed to keep a buffer from being
+overwritten.
 """
 
 import logging
@@ -11,18 +12,28 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dynotune.runtime.engine.graphs import CapturedGraph
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.streams import Event, Streams
-from dynotune.runtime.vision.frame_ring import Copied, FrameRing
-from dynotune.runtime.vision.frames import Frame, chunk_of, is_on_device, neighbours, size_of
+from dynotune.runtime.vision.frame_copies import Copied, FrameCopier
+from dynotune.runtime.vision.frames import (
+    FEW,
+    Frame,
+    chunk_of,
+    common_size,
+    is_on_device,
+    neighbours,
+    size_of,
+)
 from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
-from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
+from dynotune.runtime.vision.network import Lane, Network, OneOutput, Track, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
 from dynotune.runtime.vision.options import Options
 
@@ -76,14 +87,16 @@ MAX_REGIONS = 256  # views of a lane's images
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of frames and batches whose results were taken, of candidates and those beyond `top_k`, and of
-    batches whose suppression took more rounds than its graph has."""
+    """Counts of frames and batches whose results were taken, of candidates and those beyond `top_k`, of
+    batches whose suppression took more rounds than its graph has, and of uploads and their bytes."""
 
     num_frames: int = 0
     num_batches: int = 0
     num_candidates: int = 0
     num_cut: int = 0
     num_unsettled: int = 0
+    num_uploads: int = 0
+    num_uploaded_bytes: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +105,9 @@ class _Part:
 
     Args:
         start: index of the first frame in the batch; `num` frames follow from there.
-        copied: the frames in a chunk of the ring; None for frames on the device, which are in `frames`.
+        copied: the copy of the frames into the lane's memory; None for frames on the device, which are in
+            `frames`.
+        memory: the part of the lane's memory for frames in which they lie.
     """
 
     start: int
@@ -100,6 +115,7 @@ class _Part:
     size: tuple[int, int]
     copied: Copied | None
     frames: Sequence[Tensor] = ()
+    memory: slice | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -108,7 +124,8 @@ class UnderWay:
 
     Args:
         done: event that is reached when the results are on the host.
-        parts: the parts that are not launched yet.
+        parts: the parts of the batch.
+        graph: does all that comes after the letterbox, or with `is_whole` all after the copies.
         given: for frames on the device, the event on the caller's stream after which they are valid.
     """
 
@@ -117,6 +134,8 @@ class UnderWay:
     num_frames: int
     done: Event
     parts: list[_Part] = field(default_factory=list)
+    graph: CapturedGraph | None = None
+    is_whole: bool = False
     given: Event | None = None
 
 
@@ -147,23 +166,19 @@ class Lanes:
         self._networks: dict[tuple[int, int, int], Network] = {}
         self._letterboxes: dict[tuple[int, int, bool], tuple[Letterbox, Tensor]] = {}
         self._placements: dict[Any, Placement] = {}
-        self._before, self._forward = (self.device_streams.side() for _ in range(2))
+        self._before = self.device_streams.side()
+        self._tracks = [
+            Track(self.device_streams, graphs=self.options.graphs) for _ in range(self.options.tracks)
+        ]
+        self._next_track = cycle(self._tracks)
         # Two locks, so that one batch is copied while another is launched; who needs both takes _staging
-        # first, and nobody waits for a chunk while holding _launching, which others need to free theirs.
+        # first.
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
         # Each reader of a server adds the sizes that it meets.
         self._adding_placement = threading.Lock()
-        # Its memory on the device belongs to the stream that writes and reads it.
-        with _without_gradients(), self.device_streams.on(self._before):
-            self.ring = FrameRing(
-                self.device_streams,
-                num_frames=chunk_of(self.options.largest),
-                frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1],
-                depth=self.options.depth,
-                graphs=self.options.graphs,
-            )
+        self._copier = FrameCopier()
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -210,83 +225,149 @@ class Lanes:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Start to copy frames of one key, and take a lane for them. Frames that fill several chunks are
-        copied by another thread, while this thread goes on.
+        """Start to copy frames of one key, and take a lane for them. More than a few frames are copied by
+        other threads, while this thread goes on.
 
         `spins`: busy-wait for the result: faster to wake, but takes a core from threads that launch.
         """
-        with self._staging, _without_gradients():
+        with self._staging:
             self.lifetime.check()
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
-            split = neighbours(frames, self.ring.num_frames)
-            # A new lane is filled with zeros, on the stream that writes into it next.
-            with self._state, self.device_streams.on(self._before):
-                lane = network.take_lane()
+            with self._state:
+                lane = network.free_lane()
+            if lane is None:
+                with self._making():
+                    lane = network.new_lane()
             batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
             try:
-                if any(is_on_device(frame) for frame in frames):
-                    batch.given = self.device_streams.record(self.device_streams.current())
-                for start, num in split:
-                    batch.parts.append(self._part(frames[start : start + num], start, later=len(split) > 1))
+                size = common_size(frames)
+                batch.graph = None if size is None else lane.graphs.get(size)
+                if batch.graph is None:
+                    if any(is_on_device(frame) for frame in frames):
+                        batch.given = self.device_streams.record(self.device_streams.current())
+                    with self._making():
+                        self._choose_graph(batch, frames, size)
+                else:
+                    batch.is_whole = True
+                self._copy(batch, frames)
             except BaseException:
                 self.abandon(batch)
                 raise
             return batch
 
-    def _part(self, frames: Sequence[Frame], start: int, *, later: bool) -> _Part:
-        size = tuple(frames[0].shape[:2])
-        if is_on_device(frames[0]):
-            return _Part(start, len(frames), size, None, frames)
-        rows = rows_read(self.placement(frames[0]))
-        return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
+    @contextmanager
+    def _making(self) -> Iterator[None]:
+        """Make what outlives a call: it belongs to the stream that writes into it first."""
+        with _without_gradients(), self.device_streams.on(self._before):
+            yield
+
+    def _choose_graph(self, batch: UnderWay, frames: Sequence[Frame], size: tuple[int, int] | None) -> None:
+        """Make room for the frames in the lane, and capture its graph at the first batch of their size."""
+        lane, network = batch.lane, batch.network
+        if size is not None:
+            letterbox, _ = self._letterbox(size, whole=False)
+            network.make_room(lane, letterbox.frame_bytes)
+            batch.graph = network.graph(lane, letterbox)
+            batch.is_whole = batch.graph is not None
+        elif sizes := {tuple(frame.shape[:2]) for frame in frames if not is_on_device(frame)}:
+            network.make_room(lane, max(self._letterbox(one, whole=False)[0].frame_bytes for one in sizes))
+        if batch.graph is None:
+            batch.graph = network.graph(lane)
+
+    def _copy(self, batch: UnderWay, frames: Sequence[Frame]) -> None:
+        """Start to copy the frames of the host."""
+        largest = len(frames) if batch.is_whole else chunk_of(self.options.largest)
+        split = [(0, len(frames))] if batch.is_whole else neighbours(frames, largest)
+        later, at_byte = len(split) > 1 or len(frames) > FEW, 0
+        for start, num in split:
+            some = frames[start : start + num]
+            size = tuple(some[0].shape[:2])
+            if is_on_device(some[0]):
+                batch.parts.append(_Part(start, num, size, None, some))
+                continue
+            rows = rows_read(self.placement(some[0]))
+            copied = self._copier.copy(some, batch.lane.frames[at_byte:], rows=rows, later=later)
+            memory = slice(at_byte, at_byte + copied.num_bytes)
+            batch.parts.append(_Part(start, num, size, copied, memory=memory))
+            at_byte = memory.stop
 
     def launch(self, batch: UnderWay) -> UnderWay:
         """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits only
         for frames that are still being copied."""
-        lane = batch.lane
         try:
-            while batch.parts:
-                if (copied := batch.parts[0].copied) is not None:
-                    copied.wait()
-                with self._launching, _without_gradients(), self.device_streams.on(self._before):
-                    self.lifetime.check()
-                    if batch.given is not None:
-                        self.device_streams.wait(self._before, batch.given)
-                    self._place(batch)
-            with self._launching, _without_gradients():
-                self.lifetime.check()
-                lane.ready.record(self._before)
-                self.device_streams.wait(self._forward, lane.ready)
-                batch.network.enqueue(lane, self._forward, batch.done)
+            if batch.is_whole:
+                self._launch_whole(batch)
+            else:
+                with _without_gradients():
+                    self._launch_parts(batch)
         except BaseException:
             self.abandon(batch)
             raise
         return batch
 
-    def _place(self, batch: UnderWay) -> None:
-        """Put the next frames of one size into the lane's images."""
-        lane, part = batch.lane, batch.parts[0]
-        places = slice(part.start, part.start + part.num)
+    def _launch_whole(self, batch: UnderWay) -> None:
+        lane, (part,) = batch.lane, batch.parts
+        assert part.copied is not None
+        part.copied.wait()
+        with self._launching:
+            self.lifetime.check()
+            # Places beyond a batch that is not full are filled as well.
+            if lane.sizes.count(part.size) < len(lane.sizes):
+                with _without_gradients(), self.device_streams.on(lane.track.stream):
+                    self._surround(lane, slice(None), *self._letterbox(part.size, whole=False))
+            batch.network.enqueue(lane, batch.graph, batch.done)
+            self._count_upload(part.copied)
+
+    def _launch_parts(self, batch: UnderWay) -> None:
+        lane = batch.lane
+        for part in batch.parts:
+            if part.copied is not None:
+                part.copied.wait()
+            with self._launching, self.device_streams.on(self._before):
+                self.lifetime.check()
+                if batch.given is not None:
+                    self.device_streams.wait(self._before, batch.given)
+                self._place(lane, part)
+        with self._launching:
+            self.lifetime.check()
+            lane.ready.record(self._before)
+            self.device_streams.wait(lane.track.stream, lane.ready)
+            batch.network.enqueue(lane, batch.graph, batch.done)
+
+    def _place(self, lane: Lane, part: _Part) -> None:
+        """Upload frames of one size, and put them into the lane's images."""
         letterbox, where = self._letterbox(part.size, whole=part.copied is None)
-        # The grey around a picture, and where it lies, are there already where frames of its size came
-        # before.
-        pads = any(before != part.size for before in lane.sizes[places])
-        lane.sizes[places] = [None] * part.num
-        if pads:
-            lane.places[places].copy_(where.expand(part.num, 5))
-            letterbox.pad(lane.images[places])
-        region = self._region(lane, part, letterbox)
-        # Until here `abandon` frees its chunk, from here on the ring.
-        del batch.parts[0]
-        if part.copied is not None:
-            self.ring.send(part.copied, letterbox, region, stream=self._before)
+        self._surround(lane, slice(part.start, part.start + part.num), letterbox, where)
+        if part.copied is not None and part.memory is not None:
+            frames = lane.frames[part.memory]
+            if self.device_streams.pins:
+                frames = lane.uploaded[part.memory].copy_(frames, non_blocking=True)
+            frames = letterbox.frames_in(frames, part.num)
+            self._count_upload(part.copied)
         else:
             for frame in part.frames:
                 self.device_streams.keep(frame, self._before)
-            region.copy_(letterbox.picture(torch.stack(list(part.frames))))
-        lane.sizes[places] = [part.size] * part.num
+            frames = torch.stack(list(part.frames))
+        self._region(lane, part, letterbox).copy_(letterbox.picture(frames))
+
+    def _count_upload(self, copied: Copied) -> None:
+        self.counts.num_uploads += 1
+        self.counts.num_uploaded_bytes += copied.num_bytes
+
+    def _surround(self, lane: Lane, places: slice, letterbox: Letterbox, where: Tensor) -> None:
+        """Fill the grey around pictures and write down where they lie, unless frames of the same size came
+        before."""
+        at = letterbox.placement
+        size = (at.frame_height, at.frame_width)
+        if all(before == size for before in lane.sizes[places]):
+            return
+        num = len(lane.sizes[places])
+        lane.sizes[places] = [None] * num
+        lane.places[places].copy_(where.expand(num, 5))
+        letterbox.pad(lane.images[places])
+        lane.sizes[places] = [size] * num
 
     @staticmethod
     def _region(lane: Lane, part: _Part, letterbox: Letterbox) -> Tensor:
@@ -303,24 +384,25 @@ class Lanes:
         lane, network = batch.lane, batch.network
         try:
             batch.done.synchronize()
-            max_det = self.options.post.max_det
-            counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            counts = lane.counts.tolist()[: batch.num_frames]
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
                 with _without_gradients():
-                    network.settle(lane, self._forward)
-                counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+                    network.settle(lane)
+                counts = lane.counts.tolist()[: batch.num_frames]
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
-            rows = lane.host[: batch.num_frames, :max_det].clone()
+            rows = lane.rows[: batch.num_frames].clone().view(-1, 6)
         except BaseException:
             self.abandon(batch)
             raise
         assert lane.candidates is not None
-        num_rows = lane.candidates.shape[1]
+        num_rows, max_det = lane.candidates.shape[1], self.options.post.max_det
+        nums_kept = [int(count[NUM_KEPT]) for count in counts]
+        # One call of torch, not two a frame: what is kept of each frame, and the empty rows behind it.
+        parts = rows.split([num for kept in nums_kept for num in (kept, max_det - kept)])
         results = []
-        for found, count in zip(rows, counts, strict=True):
+        for kept, count in zip(parts[::2], counts, strict=True):
             num_candidates = int(count[NUM_CANDIDATES])
-            kept = found[: int(count[NUM_KEPT])]
             results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
         with self._state:
             network.give_lane(lane)
@@ -338,9 +420,9 @@ class Lanes:
 
     def abandon(self, batch: UnderWay) -> None:
         """Free a batch's buffers without a result, once no work uses them any more."""
-        while batch.parts:
-            if (copied := batch.parts.pop(0).copied) is not None:
-                copied.drop()
+        for part in batch.parts:
+            if part.copied is not None:
+                part.copied.ended()
         self._drain()
         with self._state:
             batch.network.give_lane(batch.lane)
@@ -348,7 +430,7 @@ class Lanes:
     discard = abandon
 
     def _drain(self) -> None:
-        for stream in (self._before, self._forward):
+        for stream in (self._before, *(track.stream for track in self._tracks)):
             self.device_streams.record(stream).synchronize()
 
     def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
@@ -382,6 +464,7 @@ class Lanes:
                     shape,
                     post=self._post_process(height, width),
                     device_streams=self.device_streams,
+                    tracks=self._next_track,
                     dtype=self.options.dtype,
                     channels_last=self.options.channels_last,
                     graphs=self.options.graphs,
@@ -408,12 +491,10 @@ class Lanes:
     def close(self) -> None:
         """Wait for work under way and free everything."""
         with self._staging:
-            # Not while holding _launching: copies may wait for chunks that are freed by launches.
-            self.ring.stop()
+            self._copier.stop()
         with self._staging, self._launching:
             self._drain()
             for network in self._networks.values():
                 network.close()
             self._networks.clear()
             self._letterboxes.clear()
-            self.ring.close()

@@ -17,6 +17,7 @@ class FramesDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     Args:
         source: "marked" by `dynotune.frame_done`, or a "call" of an outermost module.
         streams, models: names; a stream of calls is a thread. `stream`, `model`: the number of each frame's.
+        pooled: numbers of streams that are threads of a pool, which work for whoever asks.
         begin_s, end_s: when the frame was captured, or its call began, and when it was done (s,
             CLOCK_MONOTONIC).
         begin_cpu_s, end_cpu_s: CPU time of the calling thread so far at these times; [] for marked frames.
@@ -31,6 +32,7 @@ class FramesDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     source: FrameSource
     streams: list[str]
     models: list[str] = []
+    pooled: list[Count] = []
     stream: list[Count]
     model: list[Count] = []
     begin_s: list[float]

@@ -2,7 +2,7 @@
 weights and exit code, its steps, its interpreter, and its pace.
 
     python benchmarks/attachments.py --python 'WORDS' [--checkout PATH] [--kind workers|ranks] [--number 40]
-        [--steps 4000] [--until 0.7] [--seed 1] [--delays] [--out FILE]
+        [--steps 4000] [--until 0.7] [--seed 1] [--delays] [--code WORD] [--out FILE]
 
 `--python` starts a Python from 3.14 on that has torch, such as `chroot FOLDER /opt/v/bin/python`, and
 `--checkout` is where that Python finds this checkout. A training of fixed length runs unattended once, and
@@ -10,7 +10,8 @@ its output is kept. It then runs again as often as it takes: `diagnose --pid --r
 moments, and half of these dynotunes are killed at a random moment. Output, weights and exit code have to be
 those of the unattended run. With `--until 1`, programs end while they are joined; else what is left in the
 interpreter is looked at after the last attachment. torch's profiler keeps a thread of its own after its first
-recording, which counts among the threads. Results grow over several calls.
+recording, which counts among the threads. Results grow over several calls, and `--code` names the commit of
+each.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shlex
 import signal
 import statistics
@@ -53,6 +55,9 @@ except DynotuneError as error:
 """
 LONGEST_WAIT_S, LONGEST_LIFE_S = 2.0, 15.0
 LEFT_S = 60.0
+RUN_FOLDER = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
+LONG_S = 0.05
+"""No step shall be longer because of an attachment, after its first second."""
 PACE_S = 3.0
 """Seconds of steps before an attachment and after it whose pace is compared."""
 
@@ -136,6 +141,12 @@ def left(pid: int) -> float | None:
     return None
 
 
+def folders(root: Path) -> dict[str, list[str]]:
+    """Return the run folders in the training's folder for temporary files, with what is in each."""
+    found = [path for path in (root / "tmp").iterdir() if RUN_FOLDER.fullmatch(path.name)]
+    return {path.name: sorted(inside.name for inside in path.iterdir()) for path in found}
+
+
 def maps(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/maps").read_bytes()
@@ -143,8 +154,9 @@ def maps(pid: int) -> bytes:
         return b""
 
 
-def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, float | None]:
-    """Return the pace after an attachment over that before it, and the longest steps meanwhile and before."""
+def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, Any]:
+    """Return the pace after an attachment over that before it, the longest steps meanwhile and before, and
+    how many of how many steps were longer than `LONG_S`."""
 
     def within(begin_s: float, end_s: float) -> list[float]:
         inside = [at for at in ends_s if begin_s <= at < end_s]
@@ -152,16 +164,22 @@ def paces(attachment: dict[str, Any], ends_s: list[float]) -> dict[str, float | 
 
     begin_s, end_s = attachment["begin_s"], attachment["left_s"] or attachment["end_s"]
     before, after = within(begin_s - PACE_S, begin_s), within(end_s, end_s + PACE_S)
+    later = within(begin_s + 1.0, end_s)
     full = len(before) > 20 and len(after) > 20 and ends_s[-1] > end_s + PACE_S
     return {
         "pace": statistics.fmean(after) / statistics.fmean(before) if full else None,
         "longest_inside_s": max(within(begin_s, end_s), default=None),
+        "longest_later_s": max(later, default=None),
+        "long_later": [sum(step_s > LONG_S for step_s in later), len(later)],
+        "long_before": [sum(step_s > LONG_S for step_s in before), len(before)],
         "longest_before_s": max(before, default=None),
     }
 
 
 def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[str, Any]:
     """Run the training once, joined up to `num` times."""
+    root = chosen.root or Path("/")
+    before = folders(root)
     with tempfile.TemporaryDirectory(dir=chosen.root and chosen.root / "tmp") as name:
         training = Training(chosen, Path(name))
         while not training.is_warm():
@@ -181,7 +199,8 @@ def session(chosen: argparse.Namespace, dice: random.Random, num: int) -> dict[s
         row["seconds"] = row.pop("end_s") - row["begin_s"]
         row["has_left"] = row.pop("left_s") is not None
         del row["begin_s"]
-    return {**found, "attachments": rows}
+    folders_left = {name: inside for name, inside in folders(root).items() if name not in before}
+    return {**found, "code": chosen.code, "attachments": rows, "folders_left": folders_left}
 
 
 def versions(python: str) -> dict[str, str]:
@@ -191,8 +210,18 @@ def versions(python: str) -> dict[str, str]:
     return dict(zip(("python", "torch"), json.loads(found), strict=True))
 
 
-def summary(result: dict[str, Any]) -> dict[str, Any]:
-    rows = [row for one in result["sessions"] for row in one["attachments"]]
+def summaries(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what all sessions say together, and those of each code."""
+    codes = dict.fromkeys(one["code"] for one in result["sessions"])
+    by_code = {code: [one for one in result["sessions"] if one["code"] == code] for code in codes}
+    return {
+        "summary": summary(result["sessions"], result["unattended"]),
+        "by_code": {code: summary(sessions, result["unattended"]) for code, sessions in by_code.items()},
+    }
+
+
+def summary(sessions: list[dict[str, Any]], unattended: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for one in sessions for row in one["attachments"]]
     ratios = [row["pace"] for row in rows if row["pace"] is not None]
     same = ("output", "exit_code", "num_steps")
     found: dict[str, Any] = {
@@ -201,22 +230,27 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
         "answered": sum(row["answer"] == "rung 2" for row in rows),
         "others": sorted({row["answer"] for row in rows if row["answer"] not in ("killed", "rung 2")}),
         "not_left": sum(not row["has_left"] for row in rows),
-        "sessions": len(result["sessions"]),
+        "sessions": len(sessions),
         "sessions_as_unattended": sum(
-            all(one[name] == result["unattended"][name] for name in same) for one in result["sessions"]
+            all(one[name] == unattended[name] for name in same) for one in sessions
         ),
         "joined_at_the_end": sum(row["at_end"] for row in rows),
         "left_in_interpreters": sorted(
             {
                 name
-                for one in result["sessions"]
+                for one in sessions
                 if not any(row["at_end"] for row in one["attachments"])
                 for differ in one["differ"]
                 for name in differ
             }
         ),
+        "folders_left": [inside for one in sessions for inside in one["folders_left"].values()],
         "longest_step_inside_s": max((row["longest_inside_s"] or 0 for row in rows), default=None),
         "longest_step_before_s": max((row["longest_before_s"] or 0 for row in rows), default=None),
+        "long_steps": {
+            name: [sum(row[name][place] for row in rows) for place in (0, 1)]
+            for name in ("long_before", "long_later")
+        },
     }
     if len(ratios) > 2:
         half = 1.96 * statistics.stdev(ratios) / len(ratios) ** 0.5
@@ -238,6 +272,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--delays", action="store_true")
+    parser.add_argument("--code", default="", help="the commit whose agent comes")
     parser.add_argument("--until", type=float, default=0.7, help="share of steps after which none joins")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
@@ -259,7 +294,7 @@ def main() -> None:
         made += len(row["attachments"])
         with result_file.opened(out) as result:
             result["sessions"].append(row)
-            result["summary"] = summary(result)
+            result.update(summaries(result))
         print(made, [one["answer"] for one in row["attachments"]], *row["differ"], flush=True)
         if not row["attachments"]:
             break

@@ -1,7 +1,7 @@
 """Seconds to the first step of a compiled program in a fresh root: with a pack of caches, and without.
 
     python benchmarks/packed_container.py --device cpu [--net transformer] [--image DIR] [--turns 6]
-    python benchmarks/packed_container.py --device cuda [--until-s 500]
+    python benchmarks/packed_container.py --device cuda [--arms without pack] [--until-s 500]
 
 Caches are filled and packed here. Each start then has a fresh root folder (`lab/fresh_root.py`), in which
 only the system, Python and its packages are seen: another HOME, another folder of the program and of the
@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import resource
@@ -38,9 +39,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import scipy.stats
 
 from lab import fresh_root, result_file
 from lab.fresh_root import FreshRoot
@@ -61,6 +64,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--net", choices=NETS, default="transformer")
     parser.add_argument("--image", type=Path, default=Path("/"))
+    parser.add_argument("--arms", choices=ARMS, nargs="+", default=ARMS)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--until-s", type=float, default=float("inf"), help="begin no start after this time")
     parser.add_argument("--work", type=Path)
@@ -68,17 +72,39 @@ def main() -> None:
     args = parser.parse_args()
     work = args.work or Path(tempfile.gettempdir()) / f"dynotune-packed-{args.device}-{args.net}"
     out = args.out / f"packed_container_{args.device}.json"
-    bench = Bench(args.device, args.net, args.image.resolve(), work, time.monotonic() + args.until_s, out)
+    end_s = time.monotonic() + args.until_s
+    bench = Bench(args.device, args.net, args.image.resolve(), args.arms, work, end_s, out)
     bench.measure(args.turns)
     print(table(result_file.read(out)))
 
 
 class Bench:
-    def __init__(self, device: str, net: str, image: Path, work: Path, end_s: float, out: Path) -> None:
-        self._net, self._device = net, device
+    def __init__(
+        self,
+        device: str,
+        net: str,
+        image: Path,
+        arms: Sequence[str],
+        work: Path,
+        end_s: float,
+        out: Path,
+    ) -> None:
+        self._net, self._device, self._arms = net, device, arms
         self._image, self._work, self._end_s, self._out = image, work, end_s, out
-        self._enters = fresh_root.can_enter()
         work.mkdir(parents=True, exist_ok=True)
+        self._enters = fresh_root.can_enter() and self._has_device()
+
+    def _has_device(self) -> bool:
+        """Tell whether a program in a fresh root reaches the device: files of its driver may be missing."""
+        if self._device == "cpu":
+            return True
+        with tempfile.TemporaryDirectory(dir=self._work) as scratch:
+            place = InRoot(Path(scratch), self._image, self._work, None, ())
+            program = f"import torch; torch.zeros(1, device={self._device!r}).item()"
+            done = place.run([place.python, "-c", program], {})
+        if done.returncode:
+            print("No device in a fresh root:", done.stderr[-1000:], flush=True)
+        return not done.returncode
 
     def measure(self, num_turns: int) -> None:
         self._make()
@@ -89,10 +115,12 @@ class Bench:
                 else "no root could be made: fresh HOME, TMPDIR and program folder"
             )
         for turn in range(num_turns):
-            order = random.Random(turn).sample(ARMS, len(ARMS))
+            order = random.Random(turn).sample(self._arms, len(self._arms))
             for arm in order:
                 self._once(f"turn {turn} {arm}", lambda arm=arm: {"arm": arm, **self._start(arm)})
         for name, more in self._losses().items():
+            if more["arm"] not in self._arms:
+                continue
             self._once(f"lost: {name}", lambda more=more: {"arm": "lost", **self._start(**more)})
 
     def _losses(self) -> dict[str, dict[str, Any]]:
@@ -128,12 +156,15 @@ class Bench:
         """Fill and pack the caches, with and without what Dynamo keeps, and save torch's own artifacts."""
         made, precompiled = self._work / "made", self._work / "precompiled"
         artifacts = self._work / "artifacts"
-        if not artifacts.exists():
-            command = [sys.executable, str(PROGRAMS / "compiled_nets.py"), *self._options()]
+        if not made.exists():
+            command = [sys.executable, str(PROGRAMS / "first_step.py"), *self._options()]
             options = ["--caches", str(made), "--run-dir", str(self._work / "runs"), "--no-lock"]
             dynotune("startup", "warm", *options, "--", *command)
+        if "mega-cache" in self._arms and not artifacts.exists():
             self._program(made, {}, "--save", str(artifacts))
         for arm, caches in (("pack", made), ("precompiled", precompiled)):
+            if arm not in self._arms:
+                continue
             if arm == "precompiled" and not caches.exists():
                 # torch keeps what Dynamo found when the program asks for its artifacts.
                 self._program(caches, {PRECOMPILE: "1"}, "--save", str(self._work / "unused"))
@@ -191,8 +222,9 @@ class Bench:
                     "-",
                 ]
                 words += ["--caches", place.inside(CACHES), "--python", place.python]
+                packages = os.pathsep.join(filter(None, [place.source, os.environ.get("PYTHONPATH")]))
                 unpacked = place.run(
-                    [place.python, "-m", "dynotune", *words], {"PYTHONPATH": place.source, **(env or {})}
+                    [place.python, "-m", "dynotune", *words], {"PYTHONPATH": packages, **(env or {})}
                 )
                 found["unpack_s"] = time.monotonic() - began_s
                 if unpacked.returncode:
@@ -269,7 +301,9 @@ class InRoot(Place):
         return str(Path("/mnt") / path.relative_to(self._work))
 
     def run(self, command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        return self._root.run(command, {"HOME": HOME, "USER": "app", **env}, cwd=PROGRAM)
+        # A driver that lies outside the system's folders is found by this variable.
+        paths = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        return self._root.run(command, {"HOME": HOME, "USER": "app", **paths, **env}, cwd=PROGRAM)
 
 
 class HomeOnly(Place):
@@ -341,6 +375,7 @@ def table(result: dict[str, Any]) -> str:
                 cpu_s = statistics.median(start["cpu_s"] for start in own if "cpu_s" in start)
                 median_s = statistics.median(times)
                 lines.append(f"{net:<12}{arm:<14}{median_s:8.2f} s, {cpu_s:6.2f} s of CPU  ({shown})")
+        lines += ratios(net, starts)
         for key, start in starts.items():
             if key.startswith(f"{net} lost: "):
                 ended = start.get("failed") or start.get("unpack_failed") or f"{start['first_step_s']:.2f} s"
@@ -348,6 +383,25 @@ def table(result: dict[str, Any]) -> str:
                 told = [*start.get("differences", []), *start.get("notes", [])]
                 lines.append(f"{key}: {ended}, {missed} of {found + missed} graphs compiled; {told}")
     return "\n".join(lines)
+
+
+def ratios(net: str, starts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, per arm, how many times as long as its start the start without it took, by the turns with both:
+    the mean of the logarithms, with 95% by Student's t."""
+    for what in ("first_step_s", "compile_and_step_s", "cpu_s"):
+        for arm in ARMS[1:]:
+            logs = []
+            for key, start in starts.items():
+                turn = key.removeprefix(f"{net} turn ").split()[0]
+                with_it = starts.get(f"{net} turn {turn} {arm}", {})
+                if key == f"{net} turn {turn} without" and what in start and what in with_it:
+                    logs.append(math.log(start[what] / with_it[what]))
+            if len(logs) < 2:
+                continue
+            mean = statistics.mean(logs)
+            half = scipy.stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+            times = "{:.2f} ({:.2f} to {:.2f})".format(*map(math.exp, (mean, mean - half, mean + half)))
+            yield f"{net:<12}without / {arm}: {what} {times}, {len(logs)} turns"
 
 
 if __name__ == "__main__":

@@ -101,5 +101,6 @@ class FreshRoot:
     def _bound(self, source: Path, target: Path) -> Iterable[str]:
         target.mkdir(parents=True, exist_ok=True)
         places = shlex.join([str(source), str(target)])
-        yield f"mount --bind {places}"
+        # A driver's files may be mounts of their own within the system's folders.
+        yield f"mount --rbind {places}"
         yield f"mount -o remount,bind,ro {shlex.quote(str(target))}"

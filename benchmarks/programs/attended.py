@@ -1,6 +1,6 @@
 """A training whose every step can be compared with that of another run, and which tells what is left in it.
 
-    python attended.py --steps N [--workers N] [--side FILE]
+    python attended.py --steps N [--workers N] [--samples N] [--layers N] [--side FILE]
 
 It prints losses in full and a digest of the weights, and exits with code 7. Started by torchrun, its ranks
 exchange gradients over gloo. The side file, one for each rank, takes what two runs need not share: when each
@@ -24,14 +24,17 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from lab.interpreter_state import interpreter_state
 
-NUM_SAMPLES, BATCH = 6400, 16
+BATCH = 16
 WARM_UP, SAID_EVERY = 40, 25
 EXIT_CODE = 7
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self, num: int) -> None:
+        self._num = num
+
     def __len__(self) -> int:
-        return NUM_SAMPLES
+        return self._num
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         time.sleep(0.0005)
@@ -53,12 +56,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=6400, help="samples of an epoch")
+    parser.add_argument("--layers", type=int, default=0, help="further layers, which make steps longer")
     parser.add_argument("--side", type=Path)
     chosen = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    hidden = [torch.nn.Linear(64, 64) for _ in range(chosen.layers)]
     model: torch.nn.Module = torch.nn.Sequential(
-        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+        *hidden, torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
     )
     rank = int(os.environ.get("RANK", "0"))
     if "RANK" in os.environ:
@@ -70,7 +76,11 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     while len(ends_s) < chosen.steps:
         loader = DataLoader(
-            Samples(), batch_size=BATCH, num_workers=chosen.workers, shuffle=True, generator=generator
+            Samples(chosen.samples),
+            batch_size=BATCH,
+            num_workers=chosen.workers,
+            shuffle=True,
+            generator=generator,
         )
         for inputs, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)

@@ -48,6 +48,15 @@ print(*sys.builtin_module_names, *(name.partition(".")[0] for name in files))
     )
 
 
+def test_agent_leaves_pickles_as_they_are_when_an_object_has_no_module(script, run_under_agent):
+    """Keys of compile caches hold such pickles: pickle looks for the object in all modules, in their
+    order."""
+    program = script(
+        "import sys\nprint([name for name in sys.modules if 'multiproc' in name or 'mp_' in name])\n"
+    )
+    assert run_under_agent([program]).stdout == "[]\n"
+
+
 def test_no_module_of_ours_shadows_one_of_the_users(script, run_under_agent):
     script("VALUE = 'mine'\n", "steps.py")
     program = script("import steps, sys\nprint(steps.VALUE, [p for p in sys.path if 'bootstrap' in p])\n")

@@ -14,6 +14,7 @@ import pytest
 import dynotune
 from dynotune.agent import joined as joining
 from dynotune.agent import late_start
+from dynotune.agent.core.forks import Forks
 from dynotune.agent.facts.fetching import Fetching
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import (
@@ -98,31 +99,89 @@ def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     assert record.last(AgentLeft) is not None
 
 
-def test_lock_is_held_when_it_is_locked_alone(tmp_path, monkeypatch):
-    lock = tmp_path / "held.lock"
+@pytest.mark.parametrize("sees_pids", [True, False])
+def test_scripts_of_living_processes_stay_when_the_folder_of_a_killed_dynotune_is_removed(
+    tmp_path, sees_pids
+):
+    living, ended = f"begin-{os.getpid()}.py", f"begin-{2**22 + 1}.py"
+    for name in ("plan.json", living, ended):
+        (tmp_path / name).touch()
+    (tmp_path / "dynotune").mkdir()
+    late_start.remove_after(str(tmp_path), str(tmp_path / "held.lock"), sees_pids=sees_pids)
+    assert {path.name for path in tmp_path.iterdir()} == ({living} if sees_pids else {living, ended})
+
+
+def test_folder_stays_when_a_dynotune_that_lives_will_remove_it(tmp_path, monkeypatch):
+    lock, slept = tmp_path / "held.lock", []
+    monkeypatch.setattr(late_start, "monotonic", lambda: float(len(slept)))
+    monkeypatch.setattr(late_start, "sleep", slept.append)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert late_start.is_held(str(lock))
-        os.utime(lock, times=(0, 0))
-        assert not late_start.is_held(str(lock)), "dynotune is stopped"
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        assert not late_start.Holder(str(lock)).is_there(), "it has let go of the agent"
+        late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
     finally:
         os.close(descriptor)
-    assert not late_start.is_held(str(lock))
+    assert lock.exists() and len(slept) == late_start.MOST_REMOVING_S
+    late_start.remove_after(str(tmp_path), str(lock), sees_pids=True)
+    assert not tmp_path.exists()
+
+
+@pytest.fixture
+def locked(tmp_path):
+    lock = tmp_path / "held.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield lock
+    os.close(descriptor)
+
+
+def test_holder_is_there_when_the_lock_is_locked_alone(tmp_path, monkeypatch):
+    lock = tmp_path / "held.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    holder = late_start.Holder(str(lock))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert holder.is_there()
+    finally:
+        os.close(descriptor)
+    assert not holder.is_there()
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert not late_start.is_held(str(lock))
+    assert not holder.is_there()
+
+
+def test_holder_is_gone_when_it_touches_the_lock_no_more(locked, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(late_start, "monotonic", lambda: now_s)
+    holder = late_start.Holder(str(locked))
+    assert holder.is_there()
+    now_s += late_start.SILENT_S - 1
+    assert holder.is_there()
+    now_s += 2
+    assert not holder.is_there(), "dynotune is stopped"
+
+
+@pytest.mark.parametrize("by_s", [-1e9, -3600.0, 3600.0, 1e9])
+def test_holder_is_there_when_the_clock_of_the_day_is_set(locked, monkeypatch, by_s):
+    now_s = 1000.0
+    monkeypatch.setattr(late_start, "monotonic", lambda: now_s)
+    holder, touched_s = late_start.Holder(str(locked)), locked.stat().st_mtime
+    for beat in range(10):
+        assert holder.is_there()
+        now_s += late_start.SILENT_S / 2
+        stamp_s = touched_s + beat + (by_s if beat > 4 else 0.0)
+        os.utime(locked, times=(stamp_s, stamp_s))
 
 
 def test_agent_leaves_a_child_when_the_program_forks_in_either_way(monkeypatch):
     left = []
     monkeypatch.setattr(os, "fork", lambda: 0)
     monkeypatch.setattr(os, "forkpty", lambda: (0, 5))
-    agent = SimpleNamespace(_guard=lambda where, act: act(), _leave_in_child=lambda: left.append(1))
-    joining.JoinedAgent._cover_forks(agent)
+    Forks(lambda: left.append(1))
     assert os.fork() == 0 and os.forkpty() == (0, 5)
     assert len(left) == 2
 

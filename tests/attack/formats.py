@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import stat
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ from ..report import studies, summaries
 from ..trace import chrome
 from ..trace.nsys_made import DEVICE, HTOD, PINNED, NsysMade, global_id
 from ..trace.snapshot_made import SnapshotMade, stack
-from . import mutations
+from . import answer_documents, mutations, pack_mutations, pickle_mutations
 
 Mutate = Callable[[Random, bytes, Path], bytes]
 
@@ -208,8 +209,11 @@ def _snapshots(folder: Path) -> None:
 
 
 def _read_snapshot(path: Path) -> None:
-    dynotune("memory", path, "--json", path.with_name("told.json"))
-    dynotune("report", path.with_name("told.json"))
+    try:
+        dynotune("memory", path, "--json", path.with_name("told.json"))
+        dynotune("report", path.with_name("told.json"))
+    finally:
+        assert not (path.parent / "ran").exists(), "an instruction of the pickle ran"
     with from_elsewhere(path):
         for lives in load_snapshot(path, limit_bytes=1 << 26).values():
             lives.room(lives.peak())
@@ -266,12 +270,28 @@ def _packs(folder: Path) -> None:
 
 
 def _read_pack(path: Path) -> None:
-    outside = path.parent / "outside"
-    inside = path.parent / "unpacked" / str(path.stat().st_mtime_ns)
-    with unpacking.opened(path) as stream:
-        unpacking.read_manifest(stream, str(path))
-        unpacking.unpack(stream, str(path), [Place("inductor", inside)], most_bytes=1 << 20)
-    assert not outside.exists()
+    """Unpack it into a cache in which somebody has put a link, and see that nothing got out."""
+    inside, elsewhere = path.parent / "unpacked", path.parent / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("inductor", "triton"):
+        (inside / name).mkdir(parents=True)
+        (inside / name / "link").symlink_to(elsewhere)
+    places = [Place(name, inside / name) for name in ("inductor", "triton")]
+    try:
+        with unpacking.opened(path) as stream:
+            unpacking.read_manifest(stream, str(path))
+            unpacking.unpack(stream, str(path), places, most_bytes=1 << 20)
+    finally:
+        nothing_got_out(path, inside, elsewhere)
+
+
+def nothing_got_out(path: Path, inside: Path, elsewhere: Path) -> None:
+    """Raise AssertionError: a pack has put something elsewhere, or what is no plain file."""
+    assert {found.name for found in path.parent.iterdir()} == {path.name, inside.name, elsewhere.name}
+    assert list(elsewhere.iterdir()) == [], "something was written through a link"
+    for found in inside.rglob("*"):
+        mode = found.lstat().st_mode
+        assert stat.S_ISDIR(mode) or found.name == "link" or (stat.S_ISREG(mode) and not mode & 0o7111), found
 
 
 # Documents
@@ -313,6 +333,10 @@ def _documents(folder: Path) -> None:
         "memory": MemoryAccount(file="s.pickle", ranks=[memory.of_snapshot(one) for one in devices.values()]),
         "examination": Examination(facts={}, findings=[found], unknown=[]),
         "startup": startup,
+        "account": answer_documents.account(),
+        "bisection": answer_documents.bisection(),
+        "largest": answer_documents.largest(),
+        "precision": answer_documents.precision(),
     }.items():
         document.write(folder / f"{name}.json", content)
     (folder / "s.pickle").unlink()
@@ -483,4 +507,6 @@ READERS = (
     ),
     Reader("record", _records, _read_record, plainly(mutations.of_record)),
     Reader("task", _tasks, _read_task, plainly(mutations.of_json)),
+    Reader("hostile pack", _packs, _read_pack, pack_mutations.of_pack),
+    Reader("hostile snapshot", _snapshots, _read_snapshot, pickle_mutations.of_hostile_pickle),
 )

@@ -247,7 +247,7 @@ def _run_folder_that_others_write(random: randoms.Random, folder: Path) -> None:
     base.chmod(random.choice((0o777, 0o1777)))
     planted = _planted(me, base, owned)
     code, said = me.says("compare", "--resume", planted.name, "--run-dir", str(base))
-    assert code == 2 and "was not begun here by you" in said, said[-800:]
+    assert code == 2 and "was not begun by you on this machine" in said, said[-800:]
     assert me.says("report", str(planted))[0] in (0, 4)
     code, said = me.types(*random.choice((COMPARE, RUN)), "--run-dir", str(base), umask=0)
     assert code == 0, said[-800:]
@@ -275,7 +275,7 @@ def _forged_mark(random: randoms.Random, folder: Path) -> None:
     os.chown(key if what == "his file" else me.state / "dynotune", OTHER, OTHER)
     (me.state / "dynotune").chmod(random.choice((0o700, 0o755, 0o777)))
     code, said = me.says("compare", "--resume", planted.name, "--run-dir", str(base))
-    assert code == 2 and "was not begun here by you" in said, (what, said[-800:])
+    assert code == 2 and "was not begun by you on this machine" in said, (what, said[-800:])
     assert not owned.exists(), what
 
 
@@ -291,7 +291,7 @@ def _another_user_resumes(random: randoms.Random, folder: Path) -> None:
         path.chmod(0o777)
     code, said = other.says("compare", "--resume", planted.name, "--run-dir", str(base))
     assert code in (2, 3) and "next: " in said, said[-800:]
-    assert "was not begun here by you" in said or not opens, said[-800:]
+    assert "was not begun by you on this machine" in said or not opens, said[-800:]
     assert not owned.exists()
 
 

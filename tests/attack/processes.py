@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -73,6 +74,11 @@ for prepare in (lambda: None, os.setsid, lambda: signal.signal(signal.SIGTERM, s
         prepare()
         while True:
             signal.pause()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.execve("/usr/bin/tail", ["tail", "-f", "/dev/null", "train.py"], {})
 """
 STEPS = """
 import dynotune
@@ -134,6 +140,12 @@ def jumped():
     return offset_s
 time.time = lambda: real["time"]() + jumped()
 time.time_ns = lambda: real["time_ns"]() + jumped() * 10**9
+import datetime as dates
+class Jumping(dates.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return dates.datetime.fromtimestamp(time.time(), tz)
+dates.datetime = Jumping
 """
 CONTROLS_TERMINAL = """
 import fcntl, os, sys, termios
@@ -180,7 +192,8 @@ RANKED = Scene(
     "compare of two ranks", ("compare", "env.A=1", *QUICK), UP + RANKS, ("copy",), 8.0, ("compare",)
 )
 _WITHIN = ("compare", "loader.num_workers=2", "--in-process", "only", "--warmup", "5", "--budget", "15s")
-WITHIN = Scene("compare within a run", _WITHIN, UP + LOADS, ("0", "copy"), 6.0, ("compare",))
+_RESUMED = ("compare", "--budget", "15s")
+WITHIN = Scene("compare within a run", _WITHIN, UP + LOADS, ("0", "copy"), 6.0, _RESUMED)
 _RECORDED = ("diagnose", "--warmup", "5", "--steps", "40")
 RECORDED = Scene("diagnose with workers", _RECORDED, UP + LOADS, ("2", "copy"), 5.0)
 # The short draw is of the first six; programs with torch come at the end, and once in a while.
@@ -197,6 +210,7 @@ class World:
         self.folder, self.scene, self.mark = folder, scene, uuid.uuid4().hex
         self.project, self.runs, self.temporary = (folder / name for name in ("project", "runs", "tmp"))
         self.state = folder / "state"
+        self.group = _group_of_all(self.mark)
         for path in (self.project, self.temporary, folder / "site"):
             path.mkdir()
         (self.project / "train.py").write_text(scene.program)
@@ -248,15 +262,26 @@ class World:
         return ""
 
     def pids(self, *, besides: int = 0) -> list[int]:
-        """The processes that came of this case, dead ones left out."""
+        """The processes that came of this case, dead ones left out.
+
+        The kernel knows them by their cgroup, where there is one: a process may clear its environment, but
+        leaves its group only if it names another one.
+        """
         entry = f"DYNOTUNE_ATTACK={self.mark}".encode()
-        found = [each for each in processes.everyone() if each.state not in "ZX" and each.pid != besides]
-        return [each.pid for each in found if processes.environment_holds(each.pid, entry)]
+        living = [each.pid for each in processes.everyone() if each.state not in "ZX"]
+        found = {pid for pid in living if processes.environment_holds(pid, entry)}
+        if self.group is not None and self.group.exists():
+            found |= {int(pid) for pid in (self.group / "cgroup.procs").read_text().split()}
+        return sorted(found - {besides})
 
     def left_alone(self, fault: Fault) -> bytes:
         """What may go on after the fault, by a word of its command: a bare command leaves it, too."""
-        ends_all = len({"dynotune", "supervisor"} & set(fault.killed)) == 1
-        return b"train.py" if self.scene.name.startswith("run") and not ends_all else b""
+        if not self.scene.name.startswith("run"):
+            return b""
+        killed = {"dynotune", "supervisor"} & set(fault.killed)
+        # SECURITY.md says so of a process without environment in a session of its own.
+        ends_all = {frozenset({"dynotune"}): b"", frozenset({"supervisor"}): b"/dev/null"}
+        return ends_all.get(frozenset(killed), b"train.py")
 
     def is_up(self) -> bool:
         return any(name.startswith("up-") for _, _, names in os.walk(self.runs) for name in names)
@@ -271,6 +296,9 @@ class World:
         return ["--run-dir", str(self.runs)]
 
     def _start(self, words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+        if self.group is not None:
+            enter = f'echo $$ > {self.group}/cgroup.procs; exec "$@"'
+            words = ["sh", "-c", enter, "sh", *words]
         with (self.folder / "said").open("ab") as said:
             streams = {"stdout": said, "stderr": said, **streams}
             return subprocess.Popen(words, cwd=self.project, env=self.env, start_new_session=True, **streams)
@@ -291,6 +319,8 @@ class World:
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self.group is not None:
+            _remove_group(self.group)
 
 
 # Faults: what happens, once the scene is under way or from its start.
@@ -315,7 +345,8 @@ def _family(dynotune_pid: int) -> dict[str, list[int]]:
         for each in processes.descendants(dynotune_pid)
         if each.parent == dynotune_pid and b"process.supervisor" in _command(each.pid)
     ]
-    programs = [each.pid for pid in supervisors for each in processes.descendants(pid) if each.parent == pid]
+    children = [each.pid for pid in supervisors for each in processes.descendants(pid) if each.parent == pid]
+    programs = [pid for pid in children if not _command(pid).startswith(b"tail")]
     workers = [each.pid for pid in programs for each in processes.descendants(pid)]
     return {"dynotune": [dynotune_pid], "supervisor": supervisors, "program": programs, "worker": workers}
 
@@ -424,6 +455,27 @@ def _clock(world: World, random: Random) -> tuple[Sequence[str], Sequence[str]]:
     return [], []
 
 
+def _time_namespace(random: Random) -> list[str]:
+    by_s = random.choice((-1, 1)) * random.choice((100, 10_000, 10_000_000))
+    uptime_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    words = ["unshare", "--time", *(f"--{name}={max(by_s, int(60 - uptime_s))}" for name in _SHIFTED)]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        raise Skipped("no time namespace can be made")
+    return words
+
+
+_SHIFTED = ("monotonic", "boottime")
+
+
+def _all_in_a_time_namespace(world: World, random: Random) -> tuple[Sequence[str], Sequence[str]]:
+    return _time_namespace(random), []
+
+
+def _program_in_a_time_namespace(world: World, random: Random) -> tuple[Sequence[str], Sequence[str]]:
+    """Its times cannot be compared with dynotune's: that is said, and `run` does without a record."""
+    return [], [*_time_namespace(random), PYTHON, "train.py", *world.scene.arguments]
+
+
 _TERM, _KILL, _INT, _HUP, _STOP, _CONT = (
     getattr(signal, f"SIG{name}") for name in ("TERM", "KILL", "INT", "HUP", "STOP", "CONT")
 )
@@ -461,6 +513,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a command without memory", prepare=_program_without_memory),
     Fault("a command killed for its memory", prepare=_killed_for_memory),
     Fault("clock jumps", prepare=_clock, fits=_takes_long_limits),
+    Fault("dynotune in a time namespace", prepare=_all_in_a_time_namespace, fits=_takes_long_limits),
+    Fault("the program in a time namespace", prepare=_program_in_a_time_namespace, fits=_takes_long_limits),
 )
 
 
@@ -513,21 +567,37 @@ def _case(at: int, seed: int) -> tuple[str, str, str]:
             _remove_groups(world.mark)
 
 
+def _group_of_all(mark: str) -> Path | None:
+    """A cgroup of version 2 for all processes of a case, below the one of this process; None without."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        ours = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        root = next(path for path in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+                    if Path(path, "cgroup.procs").exists())  # fmt: skip
+        group = Path(root, ours, f"dynotune-attack-{mark}-all")
+        group.mkdir()
+        return group
+    return None
+
+
 def _remove_groups(mark: str) -> None:
     for root in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup"):
-        group = Path(root, f"dynotune-attack-{mark}")
-        for _ in range(50 if group.exists() else 0):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                break
-            time.sleep(0.1)
+        _remove_group(Path(root, f"dynotune-attack-{mark}"))
+
+
+def _remove_group(group: Path) -> None:
+    for _ in range(50 if group.exists() else 0):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            break
+        time.sleep(0.1)
 
 
 def strike(world: World, fault: Fault, random: Random) -> None:
     """Run the scene, have the fault strike, and check all. Raises Skipped, Lost."""
     before, command = fault.prepare(world, random) if fault.prepare else ((), ())
     project = _contents(world.project)
-    process = world.start(before, command)
+    began_s, process = time.monotonic(), world.start(before, command)
     measured: dict[str, Any] = {}
     if fault.strike is not None:
         # Some come before the command is up, most while it is measured.
@@ -545,6 +615,7 @@ def strike(world: World, fault: Fault, random: Random) -> None:
     if process.returncode != -signal.SIGKILL or len(fault.killed) < 2:
         _check_gone(world, but=world.left_alone(fault))
     _check_kept(measured, world.document()[1])
+    _check_attempts(world.document()[1], time.monotonic() - began_s)
     if world.folder.stat().st_uid == os.geteuid():
         (world.folder / "site" / "sitecustomize.py").unlink(missing_ok=True)
         _go_on(world, world.document()[0])
@@ -591,9 +662,18 @@ def _check_gone(world: World, *, but: bytes) -> None:
 
 def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> None:
     for kind in MEASURED:
-        known = before.get(kind) or []
-        if (after.get(kind) or [])[: len(known)] != known:
+        known, kept = (document.get(kind) or [] for document in (before, after))
+        # A comparison's `blocks` is what they said, and no list of them.
+        if isinstance(known, list) and (not isinstance(kept, list) or kept[: len(known)] != known):
             raise Lost(f"{kind} that were measured are lost")
+
+
+def _check_attempts(document: dict[str, Any], most_s: float) -> None:
+    """Whatever the clock of the day says, an attempt takes no longer than it took, and no negative time."""
+    for attempt in document.get("attempts") or []:
+        began, ended = (datetime.fromisoformat(attempt[name]) for name in ("began", "ended"))
+        if not -1 <= (ended - began).total_seconds() <= most_s + 2:
+            raise Lost(f"an attempt of at most {most_s:.0f} s is written as {began} to {ended}")
 
 
 def mounts_of(folder: Path) -> list[str]:

@@ -55,13 +55,39 @@ def test_a_process_that_is_left_is_seen(world, monkeypatch):
     processes._check_gone(world, but=b"")
 
 
+def test_a_process_is_seen_by_its_cgroup_when_it_has_no_environment_and_its_own_session(world, monkeypatch):
+    if world.group is None:
+        pytest.skip("no cgroup of version 2 can be made here")
+    monkeypatch.setattr(processes, "LONGEST_GONE_S", 0.0)
+    away = "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
+    away += "os.execve('/bin/sleep', ['sleep', '1000'], {})"
+    world._start([sys.executable, "-c", away]).wait()
+    while not any(processes._command(pid).startswith(b"sleep") for pid in world.pids()):
+        os.sched_yield()
+    with pytest.raises(processes.Lost, match="processes are left"):
+        processes._check_gone(world, but=b"")
+    world.end()
+    assert not world.group.exists()
+
+
 def test_a_lost_pair_and_a_mistake_are_seen(world):
     processes._check_kept({"pairs": [1]}, {"pairs": [1, 2]})
+    processes._check_kept({"blocks": {"num_blocks": 4}}, {"blocks": {"num_blocks": 6}})
     with pytest.raises(processes.Lost, match="pairs"):
         processes._check_kept({"pairs": [1, 2]}, {"pairs": [2]})
     (world.folder / "said").write_text('  File "/x/dynotune/cli/run.py", line 1, in run\n')
     with pytest.raises(processes.Lost, match="mistake"):
         processes._check_said(world, 1)
+
+
+def test_an_attempt_that_seems_too_long_or_to_run_backwards_is_seen():
+    def attempts(began, ended):
+        return {"attempts": [{"began": f"2026-01-01T{began}+00:00", "ended": f"2026-01-01T{ended}+00:00"}]}
+
+    processes._check_attempts(attempts("10:00:00", "10:00:09"), 10.0)
+    for ended in ("11:00:09", "09:00:00"):
+        with pytest.raises(processes.Lost, match="an attempt of at most 10 s"):
+            processes._check_attempts(attempts("10:00:00", ended), 10.0)
 
 
 def test_a_mount_is_seen_when_it_is_in_another_namespace(tmp_path):

@@ -3,15 +3,18 @@ time."""
 
 from __future__ import annotations
 
+import pickle
+import tarfile
 from random import Random
 
 import pytest
 
 from dynotune import api
-from dynotune.schema import document
+from dynotune.schema import cache_pack, document
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.observation import Observation
 from dynotune.schema.study import Study
+from dynotune.trace.snapshot import plain_pickle
 
 from . import mutations
 from .formats import READERS, Reader, dynotune
@@ -30,6 +33,11 @@ def test_the_files_that_are_mutated_are_valid(reader: Reader, tmp_path):
         alone = tmp_path / str(number)
         alone.mkdir()
         reader.read(path.rename(alone / path.name))
+
+
+def test_documents_are_of_every_kind_that_report_reads(tmp_path):
+    next(reader for reader in READERS if reader.name == "document").seeds(tmp_path)
+    assert {api.noun_of(path) for path in tmp_path.glob("*.json")} == set(api.documents._kinds())
 
 
 def test_a_mutated_file_is_read_or_refused_in_words():
@@ -83,6 +91,25 @@ def test_readers_attack_tells_how_a_read_ended_from_outside(monkeypatch):
         4,
     ]
     assert len(counts.failures) == 6
+
+
+def of_hostile(name, monkeypatch, number):
+    """What the attack says of so many hostile files of that kind."""
+    chosen = [reader for reader in READERS if reader.name == f"hostile {name}"]
+    monkeypatch.setitem(attack.__globals__, "READERS", chosen)
+    return " ".join(attack(number, seed=3).failures)
+
+
+def test_readers_attack_sees_a_pack_that_gets_out_when_paths_are_not_checked(monkeypatch):
+    monkeypatch.setattr(cache_pack, "path_problem", lambda path: "")
+    monkeypatch.setattr(tarfile.TarFile, "_get_filter_function", lambda *_: tarfile.fully_trusted_filter)
+    assert "crashed: hostile pack" in of_hostile("pack", monkeypatch, 60)
+
+
+def test_readers_attack_sees_a_pickle_that_runs_when_instructions_are_not_checked(monkeypatch):
+    monkeypatch.setattr(plain_pickle, "_check", lambda raw, name: len(raw))
+    monkeypatch.setattr(plain_pickle, "_Unpickler", pickle.Unpickler)
+    assert "an instruction of the pickle ran" in of_hostile("snapshot", monkeypatch, 60)
 
 
 # Texts

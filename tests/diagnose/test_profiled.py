@@ -31,10 +31,12 @@ class Recorder:
         self, slowed: float | None, devices: list[DeviceTime], *, fails_without: bool = False
     ) -> None:
         self.asked: list[bool] = []
+        self.brief = False
         self._slowed, self._devices, self._fails_without = slowed, devices, fails_without
 
     def record(self, runner: None, request: RecordRequest) -> Recording:
         stacks = request.stacks
+        assert request.brief is self.brief
         self.asked.append(stacks)
         if self._fails_without and not stacks:
             raise CannotRunHere("the disk is full", hint="")
@@ -56,7 +58,7 @@ def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> RecordedSteps:
     monkeypatch.setattr(module, "_recorded", recorder.record)
     monkeypatch.setattr(module, "read_traces", read)
     monkeypatch.setattr(module, "summarise", recorder.summarise)
-    found = profiled(None, SPEC, Silent())  # type: ignore[arg-type]
+    found = profiled(None, SPEC, Silent(), brief=recorder.brief)  # type: ignore[arg-type]
     assert not isinstance(found, Unknown)
     return found
 
@@ -70,6 +72,13 @@ def test_stacks_that_slow_a_program_on_the_cpu_down_are_left_out_and_their_place
     assert [(cause.share, cause.where) for cause in found.summary.causes] == [(0.3, LOOP)]
     assert found.timelines == [Path("without")]
     assert "5.0 times as long; places are of the run with them" in found.summary.notes[0]
+
+
+def test_both_recordings_are_brief_when_a_running_job_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(slowed=5.0, devices=[])
+    recorder.brief = True
+    told(monkeypatch, recorder)
+    assert recorder.asked == [True, False]
 
 
 @pytest.mark.parametrize("slowed", [None, 1.3])

@@ -233,7 +233,7 @@ def test_a_host_that_launches_most_of_the_time_has_too_many_launches_and_no_work
         on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(MODULE, backward, PLAIN)])
     )
     assert "host-bound" not in findings
-    assert [str(one) for one in findings["launch-bound"].candidates] == ["compile.mode=reduce-overhead"]
+    assert "compile.mode=reduce-overhead" in map(str, findings["launch-bound"].candidates)
     own = Line(function="train.py(14): shift", text="for value in values:", num=70, cpu_s=3.4)
     python = found(
         on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(own, MODULE, num=120)])

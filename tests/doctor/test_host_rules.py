@@ -45,11 +45,25 @@ def waiting(*losses: Any, host: float = 0.6, **fields: Any) -> Any:
 def test_pauses_between_short_kernels():
     finding = found(waiting(lost("launch-bound", 0.5)))["launch-bound"]
     assert (finding.share, finding.severity, finding.where) == (0.5, "high", AT)
-    assert settings(finding) == ["compile.mode=reduce-overhead"]
-    assert (
-        found(waiting(lost("launch-bound", 0.5), models=[model(compiled=True)]))["launch-bound"].candidates
-        == []
-    )
+    assert settings(finding) == ["compile.mode=reduce-overhead", "optimizer.fused=true"]
+    compiled = found(waiting(lost("launch-bound", 0.5), models=[model(compiled=True)]))["launch-bound"]
+    assert settings(compiled) == ["optimizer.fused=true"]
+
+
+@pytest.mark.parametrize(("fused", "fits"), [(True, False), (None, True)])
+def test_launch_finding_offers_the_fused_update_when_the_optimizer_has_none(fused, fits):
+    updated = optimizer(fused=fused)
+    finding = found(waiting(lost("launch-bound", 0.5), optimizers=[updated]))["launch-bound"]
+    assert ("optimizer.fused=true" in settings(finding)) is fits
+
+
+@pytest.mark.parametrize(
+    ("products", "compiled", "fits"), [(0.3, False, True), (0.01, False, False), (0.3, True, False)]
+)
+def test_launch_finding_offers_tf32_when_graphs_would_leave_products_of_the_device(products, compiled, fits):
+    losses = lost("launch-bound", 0.5), lost("fp32-matmul-no-tf32", products)
+    finding = found(waiting(*losses, models=[model(compiled=compiled)]))["launch-bound"]
+    assert ("matmul.fp32_precision=high" in settings(finding)) is fits
 
 
 def test_the_larger_part_of_the_waits_names_them():

@@ -146,6 +146,26 @@ def test_one_worker_leads_until_it_leaves_or_dies(url):
         assert not fourth.lead()
 
 
+@pytest.mark.parametrize("by_s", [-1e6, -90.0, 90.0, 1e6])
+def test_nobody_takes_over_when_the_clock_of_the_database_is_set(url, monkeypatch, by_s):
+    with entered(url) as leader, entered(url) as other:
+        assert leader.lead() and not other.lead()
+        for name, now in list(storage._NOW.items()):
+            monkeypatch.setitem(storage._NOW, name, f"({now} + {by_s})")
+        assert not other.lead() and leader.lead()
+        assert other.names() == [leader.me]
+        other._lost_s -= storage.LEASE_S  # the leader gives no sign all that time
+        assert other.lead()
+
+
+def test_lead_of_a_dead_worker_is_free_when_its_last_sign_is_from_the_future(url):
+    with entered(url) as dead, entered(url) as other:
+        assert dead.lead()
+        with other._transaction() as do:
+            do("UPDATE worker SET seen = seen + 31536000 WHERE id = :dead", dead=dead.me)
+        assert other.lead()
+
+
 def test_heartbeats_of_a_lease_of_no_length_pause_for_the_other_writers(tmp_path, monkeypatch):
     pauses_s, is_second = [], threading.Event()
 

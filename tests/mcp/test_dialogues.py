@@ -165,7 +165,7 @@ def test_waiting_for_a_job_is_a_call_too_and_five_are_the_most():
     assert len(asked) == MOST_CALLS
 
 
-RUN_A_COMMAND = ("bisect", "diagnose", "compare", "tune", "memory", "plan")
+RUN_A_COMMAND = ("account", "bisect", "diagnose", "compare", "tune", "memory", "plan")
 
 
 def test_every_tool_answers_the_official_client(server, tmp_path):
@@ -182,6 +182,7 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
         "trace": {"file": "trace.json"},
         "report": {"path": "comparison.json"},
         "diagnose": command,
+        "account": command,
         "compare": {**command, "settings": ["host.num_threads=1"]},
         "bisect": {**command, "good": "git.ref=v1", "bad": "git.ref=v2"},
         "tune": command,

@@ -212,6 +212,7 @@ def test_the_protocol_is_spoken_on_standard_input_and_output(project):
     assert {
         "doctor",
         "diagnose",
+        "account",
         "bisect",
         "plan",
         "compare",

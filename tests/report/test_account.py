@@ -12,6 +12,7 @@ from dynotune.report import on_terminal
 from dynotune.report.blocks import Table
 from dynotune.report.page import html as pages
 from dynotune.schema.account import AccountDetail, AccountRow, RunAccount, SavedTime
+from dynotune.schema.facts import Unknown
 
 from .layouts import blocks_of
 from .studies import diagnosis
@@ -38,7 +39,9 @@ ACCOUNT = RunAccount(
     per_thousand_steps_s=7200.0,
     per_epoch_s=20.0,
     energy_j=3.6e6,
-    saved=[SavedTime("optimizer.fused=true", 1.25, (1.2, 1.3), 1800.0)],
+    per_thousand_steps_j=2.592e8,
+    per_epoch_j=7.2e5,
+    saved=[SavedTime("optimizer.fused=true", 1.25, (1.2, 1.3), 1800.0, 4.0)],
 )
 
 
@@ -61,8 +64,29 @@ def test_account_shows_parts_with_rows_and_their_largest_places():
 def test_account_tells_hours_and_energy_and_what_proved_settings_save():
     line = " ".join(told(ACCOUNT).split())
     assert "1,000 steps 2 h, about 72 kWh" in line
-    assert "an epoch 20 s energy" in line
-    assert "optimizer.fused=true 1.25× 1.20× to 1.30× 30 min (0.5 h)" in line
+    assert "an epoch 20 s, about 0.2 kWh" in line
+    assert "energy 1 kWh of the GPUs, over the whole run" in line
+    assert "optimizer.fused=true 1.25× 1.20× to 1.30× 30 min (0.5 h) 4 s" in line
+    assert "Energy that they save: unknown: the recipe's proof is of time." in line
+
+
+def test_account_tells_energy_that_settings_save_when_energy_was_proved():
+    proved = SavedTime(
+        "optimizer.fused=true",
+        1.25,
+        (1.2, 1.3),
+        Unknown("the recipe's proof is of energy"),
+        Unknown("the recipe's proof is of energy"),
+        7.2e4,
+    )
+    line = " ".join(told(msgspec.structs.replace(ACCOUNT, saved=[proved])).split())
+    assert "optimizer.fused=true 1.25× 1.20× to 1.30× 0.02 kWh" in line
+    assert "in an epoch" not in line and "Energy that they save" not in line
+
+
+def test_account_says_why_energy_is_unknown_when_there_is_no_gpu():
+    line = " ".join(told(msgspec.structs.replace(ACCOUNT, energy_j=Unknown("no GPU is visible"))).split())
+    assert "energy unknown: no GPU is visible" in line
 
 
 def test_account_sums_small_rows_up_so_that_a_screen_holds_it():
@@ -109,4 +133,4 @@ def test_account_page_sets_rows_in_when_they_are_parts_of_the_row_above() -> Non
 def test_account_gives_hours_only_when_a_time_is_a_tenth_of_one() -> None:
     text = told(ACCOUNT)
     assert "30 min (0.5 h)" in text
-    assert re.search(r"an epoch +20 s *$", text, re.MULTILINE)
+    assert re.search(r"an epoch +20 s, about 0.2 kWh *$", text, re.MULTILINE)

@@ -4,8 +4,10 @@ refusals are told."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import py_compile
+import subprocess
 import sys
 import types
 
@@ -149,6 +151,19 @@ def test_process_is_entered_when_it_has_another_root(proc, tmp_path, monkeypatch
     assert injected._interpreter(program, place) == "/usr/bin/python3.14"
     monkeypatch.setattr(injected.shutil, "which", lambda name: None)
     assert isinstance(injected.place_of(process(), proc), Unknown)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_folder_is_removed_when_dynotune_is_killed_while_the_agent_is_compiled(tmp_path, is_killed):
+    (tmp_path / "run" / "dynotune" / "agent").mkdir(parents=True)
+    with (tmp_path / "run" / injected.LOCK).open("w") as lock:
+        if not is_killed:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        code = f"import sys; sys.remote_exec = None\n{injected._ASK}"
+        words = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "run"), "[]"]
+        said = subprocess.run(words, capture_output=True, check=True).stdout
+    assert (tmp_path / "run").exists() is not is_killed
+    assert json.loads(said).get("error") == ("killed" if is_killed else None)
 
 
 @pytest.mark.parametrize(

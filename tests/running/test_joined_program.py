@@ -186,7 +186,7 @@ def test_program_counts_as_ended_when_the_agent_has_left_by_itself(started, aske
     shared = SharedFolder(tmp_path, str(tmp_path), is_own=True)
     joined = JoinedProgram(targets.find(program.pid), folder, shared, lambda _: None)
     with contextlib.ExitStack() as stack:
-        stack.callback(joined.leave)
+        stack.callback(joined.close)
         assert joined.wait(0.0) is None
         os.utime(folder / "held.lock", times=(0, 0))
         assert joined.wait(60.0) is not None

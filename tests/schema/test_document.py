@@ -101,3 +101,12 @@ def test_json_that_python_would_stumble_over_is_refused_in_words(value, why):
     with pytest.raises(RecordError, match=why) as refused:
         document.decode(b'{"schema":"x","a":' + value + b"}", OF_ANYTHING, name="x")
     assert "recursion" not in str(refused.value) and "codec" not in str(refused.value)
+
+
+@pytest.mark.parametrize("rare", [b'"\\udc80"', b"1234567890123456789"])
+def test_parse_refuses_a_text_when_it_needs_care_and_has_too_many_values(monkeypatch, rare):
+    monkeypatch.setattr(document, "MOST_VALUES", 100)
+    many = b'{"x": [' + b"[]," * 100 + b'0], "schema": "s/1"'
+    assert document.parse(many + b"}", document.Head).schema == "s/1", "msgspec skips them"
+    with pytest.raises(ValueError, match="more than 100 values"):
+        document.parse(many + b', "z": ' + rare + b"}", document.Head)

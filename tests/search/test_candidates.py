@@ -162,6 +162,20 @@ def test_worker_settings_are_not_offered_when_a_loader_gets_no_workers():
     assert len(found) == 2 and not any(candidate.needs for candidate in found)
 
 
+def test_what_launches_hide_is_tried_with_graphs_only_when_nothing_else_names_it() -> None:
+    launches = finding(
+        "launch-bound", Setting("matmul.fp32_precision", "high"), Setting("compile.mode", "reduce-overhead")
+    )
+    found, _ = offer(launches)
+    needs = {candidate.setting.knob: candidate.needs for candidate in found}
+    assert needs["matmul.fp32_precision"] == ["compile.mode=reduce-overhead", "compile.mode=default"]
+    assert needs["compile.mode"] == []
+    both, _ = offer(launches, finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high")))
+    assert all(candidate.needs == [] for candidate in both)
+    found, not_offered = offer(finding("launch-bound", Setting("matmul.fp32_precision", "high")))
+    assert found == [] and "waits for launches" in not_offered[0].reason
+
+
 def test_a_loader_without_workers_is_offered_what_means_something_only_beside_them():
     found, _ = offer(STARVED, has={"loader.num_workers": 0})
     workers = [candidate.id for candidate in found if candidate.setting.knob == "loader.num_workers"]

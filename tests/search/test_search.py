@@ -216,12 +216,75 @@ def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_pru
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1"} and len(bench.tested) == 1
 
 
+@pytest.mark.parametrize(("bound", "proved"), [(0.4, {"kept=1"}), (0.02, {"quick0=1"})])
+def test_search_gives_fresh_runs_the_time_when_what_cannot_switch_promises_more(
+    bound: float, proved: set[str]
+) -> None:
+    """The time holds seven runs of one setting, and not the check of results that the others need."""
+
+    class ChecksWhatRounds(SimulatedBench):
+        def check_s(self, arm):
+            return super().check_s(arm) if arm.key != "kept=1" else 0.0
+
+        def check(self, arm):
+            return super().check(arm) if arm.key != "kept=1" else None
+
+    candidates = [candidate("kept=1", bound=bound)]
+    candidates += [replace(one, bound=0.3 * bound + 0.02, effect="numerics") for one in QUICK[:1]]
+    table = Table({"kept=1": -math.log1p(-0.4), "quick0=1": 0.3}, start_s=6.0, window_s=4.0)
+    bench = ChecksWhatRounds(table, budget_s=85.0, check_s=10.0, switch_sd=0.001, noise=SOME_NOISE)
+    study = searched(study_of(candidates, budget_s=85.0), bench)
+    assert recipe(study) == proved
+    if proved == {"kept=1"}:
+        assert bench.tested == [] and "kept=1" in study.outcomes["quick0=1"].reason
+
+
+def test_blocks_leave_fresh_runs_their_time_when_what_cannot_switch_promises_more() -> None:
+    class Timed(SimulatedBench):
+        left_at_run_s = None
+
+        def run(self, arm, phase, block, *lane):
+            self.left_at_run_s = self.left_at_run_s or self.left_s()
+            return super().run(arm, phase, block, *lane)
+
+    candidates = [candidate("kept=1", bound=0.4), *(replace(one, bound=0.03) for one in QUICK[:2])]
+    table = Table({"kept=1": -math.log1p(-0.4)}, start_s=6.0, window_s=8.0)
+    bench = Timed(table, budget_s=102.0, switch_sd=0.5, noise=SOME_NOISE)
+    searched(study_of(candidates, budget_s=102.0), bench)
+    assert bench.tested and bench.left_at_run_s is not None
+    # Seven runs, but for the start of the live run and the few blocks that a test has.
+    assert bench.left_at_run_s >= 7 * 14.0 - 6.0 - 3 * 4.0
+
+
 def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     candidates = [*QUICK, *COMPILED]
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)
     study, bench, _ = within(table, candidates, switch_sd=0.01)
     assert [("compile.mode" in key) for key in bench.tested] == [False, True]
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1", "compile.mode=default"}
+
+
+@pytest.mark.parametrize(("graphs_log", "by_user"), [(0.8, False), (0.8, True), (-0.2, False)])
+def test_compiling_without_graphs_has_no_turn_when_graphs_are_proved_unless_the_user_asks(
+    graphs_log: float, by_user: bool
+) -> None:
+    compiled = [candidate(f"compile.mode={mode}", in_process=True) for mode in ("reduce-overhead", "default")]
+    compiled[1] = replace(compiled[1], asked=by_user)
+    table = Table({"compile.mode=reduce-overhead": graphs_log, "compile.mode=default": 0.4}, **SLOW_START)
+    study, bench, _ = within(table, compiled, switch_sd=0.01)
+    has_turn = "compile.mode=default" in [*bench.tested, *bench.switched]
+    assert has_turn is (by_user or graphs_log < 0)
+    assert recipe(study) == {"compile.mode=reduce-overhead" if graphs_log > 0 else "compile.mode=default"}
+    assert has_turn or kinds(study)["compile.mode=default"] == "not-tried"
+
+
+def test_settings_that_need_what_compiles_are_tested_with_it_only() -> None:
+    behind = candidate("behind=1", in_process=True, needs=["compile.mode=default"])
+    table = Table({"quick0=1": 0.1, "compile.mode=default": 0.6, "behind=1": 0.4}, **SLOW_START)
+    study, bench, _ = within(table, [*QUICK[:1], behind, *COMPILED], switch_sd=0.01)
+    assert ["behind" in key for key in bench.tested[:2]] == [False, True]
+    assert all("compile.mode" in key for key in [*bench.tested, *bench.switched] if "behind" in key)
+    assert recipe(study) == {"quick0=1", "compile.mode=default", "behind=1"}
 
 
 def test_candidates_that_compile_for_too_long_take_nothing_from_those_proved_without_them() -> None:

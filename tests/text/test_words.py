@@ -24,6 +24,19 @@ def test_ending_names_the_signal_when_the_exit_code_is_negative(exit_code, said)
     assert words.ending(exit_code) == said
 
 
+@pytest.mark.parametrize(
+    ("took_s", "told"),
+    [(0.5, "500 ms"), (359.0, "5.98 min"), (720.0, "12 min (0.2 h)"), (7200.0, "2 h"), (-7200.0, "−2 h")],
+)
+def test_hours_are_told_when_a_time_is_a_tenth_of_one(took_s, told):
+    assert words.hours(took_s) == told
+
+
+@pytest.mark.parametrize(("joules", "told"), [(360.0, "0.1 Wh"), (7.2e6, "2 kWh"), (-360.0, "−0.1 Wh")])
+def test_energy_is_in_kilowatt_hours_when_it_is_large(joules, told):
+    assert words.energy(joules) == told
+
+
 def test_ending_is_the_only_place_that_spells_an_exit_code():
     """A number after "exit code" or "signal" elsewhere would show exit code -9, or other words for it."""
     sources = Path(words.__file__).parents[1]

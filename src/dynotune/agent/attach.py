@@ -10,9 +10,10 @@ import random
 import sys
 from time import perf_counter
 
-from .core import observe
-from .core.covers import covers, on_compilations, replace, skip_agent_code
-from .core.device import device_allocations, is_capturing, synchronise
+from .core import allocator_counters, observe
+from .core.allocator_counters import device_allocations
+from .core.covers import covers
+from .core.device import is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.living_objects import watch_freezing
@@ -23,16 +24,14 @@ from .facts.frames import Frames
 from .sites.other_arm import OtherArm
 from .sites.settings import Settings
 from .steps import event_hooks, marker, samples
-from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
 from .tasks.queue import TaskQueue
+from .torch_covers import TorchCovers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from .core.annotations import Around, Key
     from .core.fetch_delay import FetchDelay
     from .facts.fetching import Fetching
     from .facts.stack_clock import StackClock
@@ -87,8 +86,6 @@ class Agent:
             from .facts.stack_clock import StackClock
 
             self._clock = StackClock(program)
-        self._compiled: list[bool] = []
-        self._unknown_iterator: Callable[[Any], None] | None = None
         self._fetching: Fetching | None = None
         self._fetch_delay: FetchDelay | None = None
         self._is_watched = bool(plan.get("watched"))
@@ -111,6 +108,16 @@ class Agent:
             marked_by_hand=bool(plan.get("step_function")),
             phase=plan.get("phase"),
             wait=self._wait_for_device if plan.get("sync_steps") else None,
+        )
+        self._torch_covers = TorchCovers(
+            program,
+            self._hooks,
+            self.log,
+            settings=self._settings,
+            other_arm=self._other_arm,
+            tasks=self._tasks,
+            frames=self._frames,
+            startup=self._startup,
         )
 
     def _attach(self) -> None:
@@ -193,6 +200,7 @@ class Agent:
 
             self._guard("pretended device", pretend, torch, self._plan["pretend"], program)
         self._steps.grad_enabled = torch.is_grad_enabled
+        self._guard("allocator's counters", allocator_counters.keep, torch)
         if self._tasks.takes_traces or state is not None:
             from .core.profiler_session import ProgramsProfiler
 
@@ -207,80 +215,18 @@ class Agent:
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
         self._guard("tasks", self._tasks.torch_is_here)
-        self._guard("modules", self._cover_roots, torch)
-        hooks = event_hooks.LoaderHooks
-        program.loaders = self._guard(
-            "loaders", hooks, torch, self._steps, self._loader_begun, self.log, self._unknown_iterator
-        )
+        self._guard("modules", self._torch_covers.cover_roots, torch)
+        self._guard("loaders", self._torch_covers.cover_loaders, torch)
         self._guard("workers", self._cover_workers, torch)
-        remove = self._guard(
-            "optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log
-        )
-        if remove is not None:
-            self._undo_later(remove)
+        self._guard("optimizers", self._torch_covers.cover_optimizers, torch)
         if self._plan.get("step_function"):
             self._guard("--step-function", marker.torch_is_here, torch, self._step_function_ended)
-        self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
+        self._guard("graphs", self._torch_covers.cover_graphs, torch)
         if self._startup is not None:
             self._startup.torch_is_here(torch)
 
-    def _cover_roots(self, torch: Any) -> None:
-        around: Around | None = self._settings.around_root if self._settings.wants_around else None
-        if self._state is not None:
-            around = self._state.models.around(around)
-        if self._frames is not None:
-            around = self._frames.around(around)
-        around = self._tasks.around(around)
-        self._program.roots = roots = OutermostModules(
-            torch, self._root_met, self._settings.root_ran, self._steps.called, around, self.log
-        )
-        if self._compiled:
-            roots.compilation_began()
-        roots.watch_all()
-        replace(torch, "compile", roots.pause(torch.compile))
-        self._hooks.call("torch._dynamo.eval_frame", skip_agent_code)
-        self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
-        # dynamo must take the original call for the unpatched one, also if dynamo is imported now.
-        self._hooks.call(
-            "torch._dynamo.utils", lambda module: replace(module, "unpatched_nn_module_call", roots.original)
-        )
-
-    def _watch_compilations(self, callback: Any, roots: OutermostModules) -> None:
-        def begins(*args: Any) -> None:
-            self._compiled[:] = [True]
-            if not self._program.num_compilations:
-                self._guard("compilation", self._program.event, {"event": "compiles"})
-            self._program.num_compilations += 1
-            if self._state is not None:
-                self._state.compilation_begins(*args)
-            self._guard("compilation", roots.compilation_begins)
-
-        on_compilations(callback, lambda handler: handler.register_start_callback(begins))
-        self._undo_later(lambda: callback.callback_handler.remove_start_callback(begins))
-
     def _cover_workers(self, torch: Any) -> None:
         event_hooks.cover_loader_workers(torch, self._worker_begun, self.log)
-
-    def _undo_later(self, undo: Callable[[], object]) -> None:
-        """Note how to take out what is no cover; an agent that stays until the program's end never does."""
-
-    def _root_met(self, module: Any) -> None:
-        if self._startup is not None:
-            self._startup.root_met()
-        if self._state is not None:
-            self._guard("model", self._state.models.met, module)
-        if self._frames is not None:
-            self._frames.num_models += 1
-        self._settings.on_root(module)
-
-    def _loader_begun(self, key: Key, loader: Any) -> Key:
-        key = self._steps.iterator_made(key, loader.dataset)
-        self._guard("loader", self._program.loader_begun, key, loader)
-        if self._state is not None:
-            self._guard("loader", self._state.loaders.begun, key, loader)
-        self._guard("loader", self._settings.on_loader, loader)
-        self._guard("loader", self._other_arm.on_loader, loader)
-        return key
 
     def _worker_begun(self) -> None:
         """Note that this process works for a loader, so its calls (such as transforms) are not steps of the
@@ -301,12 +247,6 @@ class Agent:
         """Wait for the device at the end of a step that is timed individually."""
         if not is_capturing(self._program.torch):
             synchronise(self._program.torch)
-
-    def _replayed(self, graph: Any) -> None:
-        self._program.replays_graphs = True
-        roots = self._program.roots
-        if roots is None or not roots.inside():
-            self._steps.replayed(graph)
 
     # Called after a step has been found or has ended.
 

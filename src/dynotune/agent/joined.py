@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import sys
 from time import perf_counter
 
 from .attach import Agent, read_plan
 from .core import observe
-from .core.covers import covers, replaced
+from .core.covers import replaced
 from .core.device import is_capturing
-from .core.living_objects import watch_freezing
+from .core.living_objects import note_frozen, watch_freezing
+from .core.pieces import Pieces
 from .core.writer import Writer
+from .own_modules import forget_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
+    from .core.forks import Forks
     from .core.pending_call import PendingCall
     from .facts.living import Living
 
@@ -32,15 +33,16 @@ class JoinedAgent(Agent):
     """An agent that comes late, by means alone that can be undone, and leaves again."""
 
     @classmethod
-    def in_running_program(cls, folder: str, pid: int) -> JoinedAgent:
+    def in_running_program(cls, folder: str, pid: int, forks: Forks) -> JoinedAgent:
         """Connect the agent to a program that has imported torch and runs; `leave` takes it out again.
 
-        `pid`: this process's id as dynotune sees it, which differs in a container.
+        `pid`: this process's id as dynotune sees it, which differs in a container. `forks`: tells of the
+        program's forks.
         """
         plan = read_plan(folder)
         agent = cls(Writer(folder, plan, pid), plan, folder)
         try:
-            agent._join(pid)
+            agent._join(pid, forks)
         except BaseException:
             agent.leave()
             raise
@@ -48,11 +50,13 @@ class JoinedAgent(Agent):
 
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         super().__init__(writer, plan, folder)
-        self._undo: list[Callable[[], object]] = []
+        if self._state is not None:
+            self._state.lists_objects = False
+        self._undo = self._torch_covers.undo
         self._pending_call: PendingCall | None = None
         self._too_long = ""
 
-    def _join(self, pid: int) -> None:
+    def _join(self, pid: int, forks: Forks) -> None:
         """Connect to a program that runs, by means alone that can be undone: no audit hook, no seed, no stub.
 
         Forks leave at once: they are workers of loaders, or programs of their own.
@@ -60,26 +64,28 @@ class JoinedAgent(Agent):
         from .facts.living import Living
 
         torch: Any = sys.modules["torch"]
-        replaced.is_kept = self._steps.is_joined = True
+        self._steps.is_joined = True
         self._program.pid = pid
         self._writer.event(event="process", **{**observe.process(), "pid": pid}, late=True)
-        self._cover_forks()
+        forks.in_child = functools.partial(self._guard, "fork", self._leave_in_child)
         self._cover_exit()
         atexit.register(self._finish)
         self._undo.append(lambda: atexit.unregister(self._finish))
         self._hooks.install()
         self._undo.append(self._hooks.remove)
         watch_freezing(self.log)
-        living = Living(torch)
+        pause = Pieces().pause
+        note_frozen(pause)
+        living = Living(torch, pause)
         if torch.utils.data.get_worker_info() is not None:
             self._join_worker(torch, living)
             return
         # What compiled code has seen must stay as it is, or it would be compiled again.
-        self._compiled[:] = [True] * living.is_compiled
+        self._torch_covers.compiled[:] = [True] * living.is_compiled
         for optimizer in living.optimizers:
             self._steps.optimizers.add(optimizer)
         # At an iterator's next batch, in the program's own thread, whose line is the place of its loader.
-        self._unknown_iterator = lambda iterator: self._take_over(iterator, living)
+        self._torch_covers.unknown_iterator = lambda iterator: self._take_over(iterator, living)
         if self._state is not None:
             self._watch_fetches()
         self._torch_is_here(torch)
@@ -109,23 +115,6 @@ class JoinedAgent(Agent):
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
             self._cover_fetcher(self._program.torch, fetcher)
-
-    def _cover_forks(self) -> None:
-        original, original_pty = os.fork, os.forkpty
-
-        @covers(os, "fork")
-        def fork() -> int:
-            pid = original()
-            if not pid:
-                self._guard("fork", self._leave_in_child)
-            return pid
-
-        @covers(os, "forkpty")
-        def forkpty() -> tuple[int, int]:
-            pid, descriptor = original_pty()
-            if not pid:
-                self._guard("fork", self._leave_in_child)
-            return pid, descriptor
 
     def _leave_in_child(self) -> None:
         self._forked()
@@ -218,22 +207,6 @@ class JoinedAgent(Agent):
             stay += self._guard("modules", self._program.roots.leave) or []
         return stay
 
-    def _undo_later(self, undo: Callable[[], object]) -> None:
-        self._undo.append(undo)
-
     def _cover_workers(self, torch: Any) -> None:
         """Leave the workers' loop as it is: forks leave by themselves, and a start that is under way would
         find another loop than it is about to pickle."""
-
-
-def forget_modules() -> None:
-    """Remove the agent's modules and what the interpreter remembers of their folder, so that a later agent
-    begins anew."""
-    package = __name__.rpartition(".")[0]
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for name in list(sys.modules):
-        if name == package or name.startswith(package + "."):
-            del sys.modules[name]
-    for path in list(sys.path_importer_cache):
-        if path == folder or path.startswith(folder + os.sep):
-            del sys.path_importer_cache[path]

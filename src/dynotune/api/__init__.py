@@ -203,7 +203,8 @@ def diagnosed(
 
 
 def account(command: Command, *, settings: Settings = (), **run: Unpack[RunOptions]) -> RunAccount:
-    """Run a command to its end, and show where the time of the whole run went, in rows that sum to it.
+    """Run a command to its end, or for `timeout_s`, and show where the time of the whole run went, in rows
+    that sum to it.
 
     What the command prints is kept in the run's folder. A command that fails is accounted for, too.
     """
@@ -211,7 +212,7 @@ def account(command: Command, *, settings: Settings = (), **run: Unpack[RunOptio
 
     spec = _spec(command, run, settings)
     with _watched(run) as watcher:
-        return shown(accounted(spec, watcher))
+        return shown(accounted(spec, watcher)[0])
 
 
 def compare(

@@ -34,7 +34,7 @@ OFTEN_USED = ("objective", "settings")
 ALL_OF_HELP = "--help-all"
 FEW, NUM_NAMED = 4, 3
 HELP = "Proves on your own PyTorch command which settings help."
-WITH_COMMAND = ("diagnose", "compare", "bisect", "tune", "precision", "run", "watch")
+WITH_COMMAND = ("diagnose", "account", "compare", "bisect", "tune", "precision", "run", "watch")
 TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = (

@@ -43,6 +43,7 @@ progress counts on them."""
 SHARE_S = 100.0
 """Seconds that measurements take at most, from the first step on: whoever asks has three minutes."""
 NO_TIME = Unknown("the diagnosis had taken its share of the time")
+NOT_COUNTED = Unknown("to list all objects of Python stops the program, which was running already")
 OF_WAITING = 0.5
 """Share of the time for measurements in which steps may become steady; then they are timed as they are."""
 LEAST_LEFT = 0.2
@@ -144,7 +145,8 @@ class LiveDiagnosis:
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
         watcher.running("a few recorded steps", left_s=None if self._counts_start else after_s)
-        recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
+        is_joined = self._joined is not None
+        recorded = profiled(self.runner, run, watcher, self._most_recorded_s(), brief=is_joined)
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
         observation = Observation(
@@ -164,7 +166,9 @@ class LiveDiagnosis:
         elif delays:
             watcher.running("steps with delays, to see what they wait for", left_s=USUAL_DELAYS_S)
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
-        if self.has_time:
+        if self._joined is not None:
+            observation = msgspec.structs.replace(observation, objects=NOT_COUNTED)
+        elif self.has_time:
             observation = msgspec.structs.replace(observation, objects=counted(self.runner, observation))
         path = plain.folder / OBSERVATION_FILE
         document.write(path, observation)

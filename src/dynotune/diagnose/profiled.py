@@ -39,20 +39,28 @@ class RecordedSteps(NamedTuple):
 
 
 def profiled(
-    runner: TaskRunner, run: RunSpec, watcher: Watcher, most_s: float = MOST_RECORDED_S
+    runner: TaskRunner,
+    run: RunSpec,
+    watcher: Watcher,
+    most_s: float = MOST_RECORDED_S,
+    *,
+    brief: bool = False,
 ) -> RecordedSteps | Unknown:
     """Record steps of the live run for `most_s`, with stacks, or without if that fails; Unknown if neither
     works.
 
     If stacks slow a program on the CPU down, steps are recorded again without stacks, and only code places
     are taken from the first trace. The summary's notes begin with warnings about the recorded steps.
+
+    `brief`: record few steps, because a job that runs waits for it.
     """
     failed = ""
     for stacks in (True, False):
         try:
-            recording = _recorded(runner, RecordRequest(run=run, stacks=stacks, most_s=most_s))
+            request = RecordRequest(run=run, stacks=stacks, most_s=most_s, brief=brief)
+            recording = _recorded(runner, request)
             found = _summary(recording, failed)
-            again = RecordRequest(run=run, most_s=most_s)
+            again = msgspec.structs.replace(request, stacks=False)
             return _less_slowed(found, recording.slowed, runner, again, watcher) if stacks else found
         except DynotuneError as error:
             reason, code = in_words(error), error.code if isinstance(error, NotRecorded) else Reason.OTHER

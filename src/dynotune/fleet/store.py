@@ -2,7 +2,8 @@
 
 One worker leads a study: it plans the runs, and writes the study and its trials. The other workers take
 blocks of runs. The lead and each block are leases: a lease lasts while its worker's heartbeat goes on, by the
-clock of the database. The database accepts the result of a block once, and only from the worker that holds
+clock of the database; after that clock was set, workers wait for a lease's time before they take anything
+over. The database accepts the result of a block once, and only from the worker that holds
 the block's lease. When a worker is killed, another worker runs its block again, or takes over the lead with
 all written trials.
 """
@@ -97,7 +98,8 @@ _NOW = {
     "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
     "postgresql": "extract(epoch FROM clock_timestamp())",
 }
-_ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s"
+# A sign from the future comes from a clock that was wrong, and would keep a dead worker alive.
+_ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s AND seen <= {now} + :lease_s"
 _UNDONE = "study = :study AND result IS NULL"
 _MINE = "(worker = :me OR worker NOT IN ({alive}))"
 _TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
@@ -217,6 +219,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
         self._lost_s = -math.inf
+        self._ahead_s: float | None = None
         self.patience_s = math.inf
         self._over = threading.Event()
         self._reads_only = reads_only
@@ -257,9 +260,12 @@ class Store(contextlib.AbstractContextManager["Store"]):
         import sqlalchemy as sa
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
-            text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            # Right after an outage no worker could send a heartbeat, and workers with a block have results to
-            # write.
+            now = _NOW[self._engine.name]
+            if ":lease_s" in (statement := statement.replace("{alive}", _ALIVE)):
+                self._look_at_clock(connection.execute(sa.text(f"SELECT {now}")).scalar())
+            text = sa.text(statement.replace("{now}", now))
+            # Right after an outage or a step of the clock no worker could send a heartbeat, and workers with
+            # a block have results to write.
             is_sure = time.monotonic() - self._lost_s > self._lease_s
             known = {
                 "me": self.me,
@@ -286,6 +292,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
             raise StorageLost(
                 redaction.redacted(what), hint="See that it runs and may be written to."
             ) from error
+
+    def _look_at_clock(self, now_s: Any) -> None:
+        """Note if the clock of the database was set, so that signs of life seem older than they are."""
+        ahead_s = float(now_s) - time.monotonic()
+        if self._ahead_s is not None and abs(ahead_s - self._ahead_s) > max(self._lease_s / 4, POLL_S):
+            self._lost_s = time.monotonic()
+        self._ahead_s = ahead_s
 
     def patiently(self, job: Callable[[], T]) -> T:
         """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S, or `patience_s`."""

@@ -213,6 +213,20 @@ def server(root: Path, *, allow_run: bool, longest_s: float) -> MCPServer[Any]:
     ) -> Answer:
         return await tools.of_command(["diagnose"], command, folder, wait_s, context)
 
+    @served.tool(
+        description="Where the time of a whole run goes: start by part, steps, validation, saving, end, "
+        "unexplained. A command that takes longer than the budget is ended then."
+    )
+    async def account(
+        command: Command,
+        context: Context[Any],
+        folder: Folder = ".",
+        budget: Budget = "",
+        wait_s: Wait = 240.0,
+    ) -> Answer:
+        ours = ["account", "--timeout", tools.budget(budget)]
+        return await tools.of_command(ours, command, folder, wait_s, context)
+
     @served.tool(description="Prove on the command whether settings help: a verdict with an interval.")
     async def compare(
         settings: Annotated[list[str], Field(description="As ['precision.autocast=bf16'].", min_length=1)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from dynotune.report.blocks import (
@@ -41,13 +41,12 @@ LEAST_DETAIL = 0.05
 """Smallest detail beside a row, as a share of the row."""
 LOUD_UNEXPLAINED = 0.05
 """From this share of the run on, the stack that was seen most in unexplained time is shown."""
-HOUR_S = 3600.0
 
 
 def layout(account: RunAccount) -> Report:
     unexplained = account.part_s("unexplained") / account.wall_s if account.wall_s else 0.0
     return Report(
-        kicker="dynotune run --account",
+        kicker="dynotune account",
         answer=_answer(account),
         command=words.shell(account.command),
         head=[
@@ -79,7 +78,7 @@ def before_steps(account: RunAccount | Unknown) -> list[Piece]:
     """
     if isinstance(account, Unknown) or not account.rows:
         return []
-    again = "dynotune run --account shows the whole run"
+    again = "dynotune account shows the whole run"
     return [
         Note(in_short(account), on=On.SCREEN),
         Section("Before the timed steps", tables(account)[1:], aside=again, on=On.ALL_OF_IT),
@@ -131,31 +130,19 @@ def _paces(account: RunAccount) -> Iterator[tuple[str, Phrase]]:
     if account.num_steps:
         yield "steps", f"{account.num_steps:,}" + (f": {account.step}" if account.step else "")
     if account.per_thousand_steps_s is not None:
-        yield "1,000 steps", _hours(account.per_thousand_steps_s) + _energy_of(account, 1000)
+        yield "1,000 steps", words.hours(account.per_thousand_steps_s) + _about(account.per_thousand_steps_j)
     if account.per_epoch_s is not None:
-        yield "an epoch", _hours(account.per_epoch_s)
-    if not isinstance(account.energy_j, Unknown):
-        yield "energy of the run", _energy(account.energy_j)
+        yield "an epoch", words.hours(account.per_epoch_s) + _about(account.per_epoch_j)
+    yield "energy", _known(account.energy_j, words.energy, of=" of the GPUs, over the whole run")
 
 
-def _hours(took_s: float) -> str:
-    """Write a time, from six minutes on in hours, too: those of a whole training are bought by the hour."""
-    hours = f"{took_s / HOUR_S:.3g} h"
-    if took_s >= HOUR_S:
-        return hours
-    return f"{words.duration(took_s)} ({hours})" if took_s >= 0.1 * HOUR_S else words.duration(took_s)
+def _about(joules: float | Unknown) -> str:
+    """Write the energy of a part of the run, which is in proportion to its time; "" if it is not known."""
+    return "" if isinstance(joules, Unknown) else f", about {words.energy(joules)}"
 
 
-def _energy_of(account: RunAccount, num_steps: int) -> str:
-    """Write the energy of so many steps, if that of the run is known: in proportion to their time."""
-    if isinstance(account.energy_j, Unknown) or account.per_thousand_steps_s is None or not account.wall_s:
-        return ""
-    joules = account.energy_j * account.per_thousand_steps_s / account.wall_s * num_steps / 1000
-    return f", about {_energy(joules)}"
-
-
-def _energy(joules: float) -> str:
-    return f"{joules / 3.6e6:.3g} kWh" if joules >= 3.6e4 else f"{joules / 3600:.3g} Wh"
+def _known(value: float | Unknown, write: Callable[[float], str], *, of: str = "") -> str:
+    return f"unknown: {value.reason}" if isinstance(value, Unknown) else write(value) + of
 
 
 def _bars(account: RunAccount) -> list[Piece]:
@@ -226,21 +213,34 @@ def _stack(account: RunAccount, unexplained: float) -> list[Piece]:
 
 
 def _saved(account: RunAccount) -> list[Piece]:
+    """Lay out what each proved setting saves; a column that is unknown for all rows is a note instead."""
     if not account.saved:
         return []
+    figures = {
+        "in 1,000 steps": [_cell(each.per_thousand_steps_s, words.hours) for each in account.saved],
+        "in an epoch": [_cell(each.per_epoch_s, words.hours) for each in account.saved],
+        "energy in 1,000 steps": [_cell(each.per_thousand_steps_j, words.energy) for each in account.saved],
+    }
+    known = {name: column for name, column in figures.items() if any(column)}
     rows: list[Sequence[Cell]] = [
         [
             saved.setting,
             words.times(saved.speedup, digits=words.digits(saved.ci)),
             words.interval(saved.ci),
-            _hours(saved.per_thousand_steps_s),
+            *(column[at] or words.UNKNOWN for column in known.values()),
         ]
-        for saved in account.saved
+        for at, saved in enumerate(account.saved)
     ]
     columns = [
         Column("setting", "code"),
         Column("proved", "number"),
         Column("interval"),
-        Column("saves in 1,000 steps", "number"),
+        *(Column(name, "number") for name in known),
     ]
-    return [Section("What the recipe's settings save", [Table("", columns, rows)])]
+    energy = account.saved[0].per_thousand_steps_j
+    why = [Note(f"Energy that they save: unknown: {energy.reason}.")] if isinstance(energy, Unknown) else []
+    return [Section("What the recipe's settings save", [Table("", columns, rows), *why])]
+
+
+def _cell(value: float | Unknown, write: Callable[[float], str]) -> str:
+    return "" if isinstance(value, Unknown) else write(value)

@@ -34,7 +34,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 OLDEST = (3, 14)
-LOCK, LEAVING, FAILED = "held.lock", "leaving", "failed.txt"
+LOCK, FAILED = "held.lock", "failed.txt"
 ASK_S = 60.0
 """Seconds that the target's interpreter may take to start, compile the agent and ask."""
 BEGIN_S = 20.0
@@ -52,8 +52,9 @@ _FREE_THREADED = re.compile(r"python\d+\.\d+t(?:[/.]|$)")
 _VERSION = re.compile(r"python(\d+)\.(\d+)t?(?:[/.]|$)")
 
 _ASK = """\
-import compileall, json, os, sys
+import compileall, fcntl, json, os, shutil, sys
 folder, asked = sys.argv[1], json.loads(sys.argv[2])
+os.nice(10)  # the program shall not wait for a core
 def say(**found):
     print(json.dumps({"version": list(sys.version_info[:3]), **found}))
     sys.exit()
@@ -70,6 +71,13 @@ if folder:
         for name in names:
             if name.endswith(".py"):
                 os.unlink(os.path.join(place, name))
+    with open(os.path.join(folder, "held.lock")) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+            say(error="killed")
+        except BlockingIOError:
+            pass  # dynotune holds it, so it was not killed meanwhile
 failed = {}
 for pid, script in asked:
     try:
@@ -183,7 +191,11 @@ def _fewer_rights(process: ProcessFiles, proc: Path) -> str:
     same = theirs.owners == ours.owners and not ours.capabilities & ~theirs.capabilities
     if same and all(one <= other for one, other in zip(theirs.confined, ours.confined, strict=True)):
         return ""
-    return "it has fewer rights than dynotune; run dynotune inside its container, or as its user"
+    pid = _own_pid(process.pid, proc)
+    return (
+        "it has fewer rights than dynotune, as in most containers; run dynotune inside that container, or "
+        f"with the same rights, with --pid {pid}"
+    )
 
 
 class _Rights(NamedTuple):

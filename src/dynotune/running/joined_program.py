@@ -17,7 +17,7 @@ from typing import Literal
 from dynotune.launch import Exit, in_use
 from dynotune.launch.records import Records
 from dynotune.running import injected, process_files, targets
-from dynotune.running.injected import FAILED, LEAVING, LOCK, Place
+from dynotune.running.injected import FAILED, LOCK, Place
 from dynotune.running.process_files import PROC, ProcessFiles
 from dynotune.running.shared_folder import SharedFolder
 from dynotune.running.targets import Target
@@ -84,9 +84,9 @@ class JoinedProgram:
                 "The program's processes run in several containers.",
                 hint="Run dynotune inside the container of one of them.",
             )
-        self._records = Records(folder)
+        self._records = Records(folder, launched_s=time.perf_counter())
         self._pause, self._is_over = threading.Event(), threading.Event()
-        self._has_left = False
+        self._has_left = self._is_closed = False
         self._look_s = time.monotonic() + LOOK_S
         self.changed_files: list[str] = []
         with may_fail(f"write in {folder}"):
@@ -101,7 +101,7 @@ class JoinedProgram:
             injected.load(self._processes, self._places, folder, shared, self._num_ranks)
             self._wait_until_joined()
         except BaseException:
-            self.leave()
+            self.close()
             raise
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
@@ -148,11 +148,10 @@ class JoinedProgram:
         if self._has_left:
             return
         self._has_left = True
-        with contextlib.suppress(OSError):
-            (self.folder / LEAVING).touch(mode=0o600)
         self._is_over.set()
         self._beating.join()
-        os.close(self._lock)
+        # Still held, together with others: the agent sees that the folder will be removed.
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
         for process, place in zip(self._processes, self._places, strict=True):
             script = self.folder / f"begin-{process.pid}.py"
             is_pending = script.exists() and process_files.lives(process)
@@ -162,6 +161,14 @@ class JoinedProgram:
         until_s = time.monotonic() + LEAVE_S
         while time.monotonic() < until_s and self._inside():
             self._pause.wait(POLL_S)
+
+    def close(self) -> None:
+        """Have the agent leave, and remove the run folder."""
+        self.leave()
+        remove(self.folder)
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._lock)
 
     def _beat(self) -> None:
         """Touch the lock, so that the agent sees that this dynotune is not stopped."""

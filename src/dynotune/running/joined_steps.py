@@ -70,6 +70,8 @@ def _diagnosis_in(
             observation, _ = live.observe(delays=delays)
             live.end()
     finally:
+        for program in joined:
+            program.close()
         for folder in folders:
             joined_program.remove(folder)
         joined_program.clear(shared)

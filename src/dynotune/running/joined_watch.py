@@ -51,5 +51,5 @@ def watched_program(pid: int, running: Callable[[str], None]) -> Iterator[Joined
         stack.callback(joined_program.remove, folder)
         document.write(folder / "plan.json", Plan(watched=True), to_agent=True)
         joined = JoinedProgram(target, folder, shared, running, num_workers=0)
-        stack.callback(joined.leave)
+        stack.callback(joined.close)
         yield joined

@@ -122,13 +122,18 @@ class SavedTime(msgspec.Struct, frozen=True):
     Args:
         setting: as text.
         speedup, ci: as the recipe states them.
-        per_thousand_steps_s: seconds that 1,000 steps would take more without the setting.
+        per_thousand_steps_s, per_epoch_s: seconds that 1,000 steps, or an epoch, would take more without the
+            setting; Unknown if the recipe's proof is of energy.
+        per_thousand_steps_j: energy of the GPUs that 1,000 steps would take more without it; Unknown if the
+            proof is of time.
     """
 
     setting: str
     speedup: float
     ci: tuple[float, float]
-    per_thousand_steps_s: float
+    per_thousand_steps_s: float | Unknown
+    per_epoch_s: float | Unknown = Unknown("the run had fewer than two epochs")
+    per_thousand_steps_j: float | Unknown = Unknown("the recipe's proof is of time")
 
 
 class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
@@ -145,6 +150,7 @@ class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
             steps.
         per_epoch_s: mean seconds from one start of an epoch to the next; None with fewer than two epochs.
         energy_j: energy of the GPUs that the command may use, from the launch to the end.
+        per_thousand_steps_j, per_epoch_j: energy of that much of the run, in proportion to its time.
         saved: what each setting of the recipe saves.
         unexplained_stack: the stack that was seen most in unexplained time, the outermost frame first.
         notes: what makes the account less certain.
@@ -165,6 +171,8 @@ class RunAccount(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     per_thousand_steps_s: Seconds | None = None
     per_epoch_s: Seconds | None = None
     energy_j: float | Unknown = Unknown("it was not asked for")
+    per_thousand_steps_j: float | Unknown = Unknown("it was not asked for")
+    per_epoch_j: float | Unknown = Unknown("it was not asked for")
     saved: list[SavedTime] = []
     unexplained_stack: list[str] = []
     notes: list[str] = []

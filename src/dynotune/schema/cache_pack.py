@@ -5,12 +5,15 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema import document
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import RecordError
 
 MANIFEST_NAME = "manifest.json"
-MOST_MANIFEST_BYTES = 64 << 20
+MOST_MANIFEST_BYTES = 128 << 20
 MOST_FILES = 500_000
+ENTRY_BYTES = 150
+"""Most bytes that a manifest takes for a file, without those of the file's path."""
 LONGEST_PATH = 1024
 LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -229,6 +232,24 @@ def path_problem(path: str) -> str:
     if len(path) > LONGEST_PATH or any(len(part.encode()) > LONGEST_PART for part in parts):
         return "is too long"
     return ""
+
+
+class ManifestRoom:
+    """Tell whether a manifest has room for one more file, so that no pack is written that `check` refuses.
+
+    Args:
+        head: what the manifest has beside its files, such as its conditions.
+    """
+
+    def __init__(self, head: Manifest) -> None:
+        self.num_files, self.num_bytes = 0, len(document.encode(head, indent=0))
+
+    def add(self, path: str) -> bool:
+        """Count a file; return whether the manifest has room for it."""
+        num_bytes = len(msgspec.json.encode(path)) + ENTRY_BYTES
+        has_room = self.num_files < MOST_FILES and self.num_bytes + num_bytes <= MOST_MANIFEST_BYTES
+        self.num_files, self.num_bytes = self.num_files + has_room, self.num_bytes + has_room * num_bytes
+        return has_room
 
 
 def _check_path(path: str, name: str) -> None:

@@ -172,6 +172,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         against: ratio with which `speedup` is compared: `faster` is above it, and `slower` is below it.
         run_s: typical duration of a run in seconds; None until the pilot runs have ended.
         within: whether `pairs` are blocks within one process.
+        only_within: whether no fresh pairs are to follow these blocks.
         baseline_shift: of the live run of these blocks; None if nothing is known of it.
         only_chooses: why these blocks choose between arms but prove no speed-up; empty if they prove one.
         blocks: what blocks said, if fresh pairs followed them.
@@ -199,6 +200,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     num_pairs_to_settle: int | None = None
     seen: Spread | None = None
     within: bool = False
+    only_within: bool = False
     baseline_shift: BaselineShift | None = None
     only_chooses: str = ""
     blocks: BlocksAnswer | None = None

@@ -31,6 +31,9 @@ class Head(msgspec.Struct):
 # numbers without a limit.
 _RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
 LARGEST_INT = 2**64 - 1
+MOST_VALUES = 4_000_000
+"""Most values of a text with such care: Python's own reader makes an object of each, also of those in fields
+that no type has, while msgspec skips them."""
 
 
 def encode(document: object, *, indent: int = 1) -> bytes:
@@ -80,13 +83,15 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """Parse the JSON `raw` as a value of `type_`.
 
-    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in plain
-    words.
+    Raises ValueError: `raw` is not JSON, nests too deeply, has a number too large for any field, or needs
+    care and has too many values; in plain words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
         if not _RARE.search(raw):
             return _decoded(raw, type_)
+        if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
         plain = json.loads(raw.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_number)
     except (UnicodeError, RecursionError) as error:
         raise ValueError(in_words(error)) from None

@@ -36,6 +36,10 @@ MUCH_HOST = 0.25
 """Share of a step that the device waits for the host, from which on replayed graphs save more than fused
 kernels."""
 _LEFT_OUT = "left out by --exclude"
+_OF_LAUNCHES, _OF_THE_DEVICE = "launch-bound", "matmul.fp32_precision"
+_BEHIND_LAUNCHES = (
+    "it saves time of the device, which waits for launches, and no graphs that end them are tried"
+)
 _NO_WORKERS = "it needs loader workers, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it rounds numbers differently, and --exact leaves such settings out",
@@ -166,9 +170,7 @@ def candidates(
             asked=asked.names(setting),
             bound=bounded[0],
             bound_by=bounded[1],
-            needs=makers
-            if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0
-            else [],
+            needs=needs.get(setting, []),
             needs_warm_cache=machine.compiles or knob.compiles,
             in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
         )
@@ -183,14 +185,10 @@ def candidates(
             refused[setting] = NotOffered(setting, "the program has it already")
         else:
             offered.setdefault(setting, [])
-    makers = [
-        str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0
-    ]
-    if machine.present.get("loader.num_workers") == 0 and not makers:
-        for setting in [setting for setting in offered if knobs.needs_workers(setting)]:
-            refused[setting] = NotOffered(
-                setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting))
-            )
+    needs, lacking = _needs(offered, machine, asked)
+    for setting in lacking:
+        del offered[setting]
+    refused |= lacking
     of_facts = {
         each.setting.knob: (each.bound, each.bound_by)
         for each in by_facts
@@ -218,6 +216,29 @@ def candidates(
             found.append(made(named.setting, named.why, bounded))
     tried = {one.setting for one in found}
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in tried]
+
+
+def _needs(
+    offered: Mapping[Setting, Sequence[Finding]], machine: Machine, asked: Asked
+) -> tuple[dict[Setting, list[str]], dict[Setting, NotOffered]]:
+    """Return the ids of which a setting needs one, by setting, and the settings that lack what they need."""
+    makers = [str(one) for one in offered if one.knob == "loader.num_workers" and one.value != 0]
+    graphs = [str(one) for one in offered if one.knob == values.GRAPHS.knob]
+    needs, lacking = dict[Setting, list[str]](), dict[Setting, NotOffered]()
+    for setting, findings in offered.items():
+        why = _unique(finding.id for finding in findings)
+        if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0:
+            met_by, reason = makers, _NO_WORKERS
+        elif setting.knob == _OF_THE_DEVICE and why == [_OF_LAUNCHES] and not asked.names(setting):
+            # Launches hide the device's work until graphs launch it.
+            met_by, reason = graphs, _BEHIND_LAUNCHES
+        else:
+            continue
+        if met_by:
+            needs[setting] = met_by
+        else:
+            lacking[setting] = NotOffered(setting, reason, why)
+    return needs, lacking
 
 
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:

@@ -18,10 +18,20 @@ from dynotune.schema.study import Guarded
 
 
 class Guards:
-    """Results of guards so far; `known`: results of earlier attempts. All arms share the baseline's runs."""
+    """Results of guards so far; `known`: results of earlier attempts. All arms share the baseline's runs.
 
-    def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
-        self._run, self._folder, self._facts = run, folder, facts
+    `caches`: folder of the study's compiled code; None if its runs share none.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        folder: Path,
+        facts: Facts,
+        known: Sequence[Guarded],
+        caches: Path | None = None,
+    ) -> None:
+        self._run, self._folder, self._facts, self._caches = run, folder, facts, caches
         self.own: guard.Own | Unknown | None = None
         """Results of the baseline, once this attempt has run it or tried to."""
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
@@ -71,7 +81,7 @@ class Guards:
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            runs = guard.Guard(self._run, self._folder, self._facts, limit_s)
+            runs = guard.Guard(self._run, self._folder, self._facts, limit_s, caches=self._caches)
             if self.own is None:
                 self.own = runs.baseline()
             name = f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}"

@@ -110,7 +110,13 @@ class RealBench:
         # If the lane's host is lost, its block runs here, beside the first lane's.
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
         self._num_runs = num_runs(study)
-        self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
+        self._guards = Guards(
+            self._request,
+            folder / "guard",
+            study.facts,
+            study.guarded,
+            self._cache_folder(BASELINE) if self._shares_caches else None,
+        )
         self._live = Live(
             request,
             folder / "switched",
@@ -521,10 +527,12 @@ class RealBench:
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
         """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by
         content."""
-        shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
-        return lane.cache_folder(
-            self._folder / "caches" / ("shared" if shares else arm.short_name), self._request
-        )
+        shared = "shared" if self._shares_caches else arm.short_name
+        return lane.cache_folder(self._folder / "caches" / shared, self._request)
+
+    @property
+    def _shares_caches(self) -> bool:
+        return self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)

@@ -1,6 +1,7 @@
 """The journal of a study: each state has the time of the present attempt, and other hosts see it too."""
 
 import contextlib
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -21,14 +22,17 @@ class StudyJournal(Journal[Study]):
     def __init__(self, study: Study, file: Path, hosts: Hosts | None = None) -> None:
         super().__init__(study, file)
         self._earlier, self._hosts = study.attempts, hosts
-        self._began, self._ended_by = datetime.now(UTC), ""
+        self._began, self._began_s, self._ended_by = datetime.now(UTC), time.monotonic(), ""
 
     def waited(self, seconds: float) -> None:
         """Leave the time out that the attempt has waited for other programs."""
         self._began += timedelta(seconds=seconds)
+        self._began_s += seconds
 
     def keep(self, document_: Study) -> Study:
-        began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, datetime.now(UTC)))
+        # The clock of the day may be set meanwhile, and the time of an attempt counts against the budget.
+        ended_ = self._began + timedelta(seconds=time.monotonic() - self._began_s)
+        began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, ended_))
         with self.lock:
             kept = super().keep(
                 replace(document_, attempts=[*self._earlier, Attempt(began, ended, self._ended_by)])

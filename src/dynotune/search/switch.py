@@ -21,8 +21,10 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import Tested, complete, within_cores
+from dynotune.search.bounds import bound_log
 from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
+from dynotune.search.values import COMPILED, GRAPHS
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
 """Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these
@@ -46,11 +48,15 @@ LAUNCH_SHARE = 0.25
 def switch(work: Search) -> None:
     """Test the switchable settings once per study; settle those that do not run or surely have no effect."""
     quick = [one for one in in_predicted_order(work) if one.in_process]
-    if not quick:
+    others = _promising_more(work, quick)
+    if not quick or _leaves_time_to_others(work, quick, others):
         return
     until_s = _reserved_s(work, quick)
+    if others and fresh_fits(work):
+        until_s = max(until_s, fresh_s(work))
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
+        _settle_milder(work)
     if fresh := fresh_fits(work):
         share = SHARE_COMPILING if _compiling(quick) else SHARE
         until_s = (1 - share) * work.bench.left_s()
@@ -73,6 +79,36 @@ def switch(work: Search) -> None:
         _tested(work, left, until_s)
     if (found := proved_within(work.study)) is not None:
         work.best = found.speedup, found.ci
+
+
+def _leaves_time_to_others(work: Search, quick: Sequence[Candidate], others: Sequence[Candidate]) -> bool:
+    """Settle the settings that can switch if the time holds fresh pairs of the others, and of nothing else.
+
+    Blocks would take the time of the fresh pairs that the larger gain needs.
+    """
+    has_begun = bool(work.study.within or work.study.estimates)
+    if has_begun or not others or fresh_fits(work) or fresh_s(work, others) > work.bench.left_s():
+        return False
+    names = words.names([one.setting for one in others])
+    why = f"The time holds fresh runs of {names}, which may gain more, and of nothing else."
+    work.settle({one.id: CandidateOutcome("not-tried", why) for one in quick})
+    return True
+
+
+def _promising_more(work: Search, quick: Sequence[Candidate]) -> list[Candidate]:
+    """Return the settings that only fresh runs show, if they may gain more than those that can switch."""
+    others = [one for one in in_predicted_order(work) if not one.in_process]
+    return others if _promised_log(others) > _promised_log(quick) else []
+
+
+def _promised_log(candidates: Sequence[Candidate]) -> float:
+    """Return what the settings together may gain, as the logarithm of a ratio; unknown bounds promise
+    nothing."""
+    of_knob: dict[str, float] = {}
+    for one in candidates:
+        if math.isfinite(most := bound_log(one)):
+            of_knob[one.setting.knob] = max(most, of_knob.get(one.setting.knob, 0.0))
+    return math.fsum(of_knob.values())
 
 
 def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
@@ -184,6 +220,18 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
             _test_parts(work, [each for each in quick if each.setting in one.settings], until_s)
 
 
+def _settle_milder(work: Search) -> None:
+    """Settle compiling without graphs if graphs are proved: it stands in for them where they do not run.
+
+    Compiling once more takes the time of the pairs that state the speed-up.
+    """
+    proof = proved_within(work.study)
+    if proof is not None and GRAPHS in proof.candidate_settings:
+        why = f"{GRAPHS} compiles, too, and is proved."
+        milder = [one for one in work.alive() if one.setting == COMPILED and not one.by_user]
+        work.settle({one.id: CandidateOutcome("not-tried", why) for one in milder})
+
+
 def _test_parts(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
     """Test the part of a bundle that seems fastest, because one setting may cost what another gains.
 
@@ -277,10 +325,10 @@ def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
     has to compile again, so there are few of these.
     """
     bundle = _bundle(study, quick)
-    eager = [one for one in bundle if one not in _compiling(quick)]
+    eager = complete([one for one in bundle if one not in _compiling(quick)], quick)
     without = [arm(one for one in eager if one != setting) for setting in eager]
-    exact = [one for one in bundle if one not in rounding(study, bundle)]
-    whole, single = [arm(bundle), arm(exact), arm(eager)], [alone(one) for one in quick]
+    exact = complete([one for one in bundle if one not in rounding(study, bundle)], quick)
+    whole, single = [arm(bundle), arm(exact), arm(eager)], [alone(one) for one in quick if not one.needs]
     undecided = proved_within(study) is None and bool(study.within)
     arms = [*single, *whole, *without] if undecided else [*whole, *without, *single]
     return [one for one in dict.fromkeys(arms) if one.settings][:MOST_ARMS]
@@ -302,7 +350,7 @@ def _hopeless(
     """Return the outcomes of settings that gain nothing alone, nor together with the remaining settings."""
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
-    rest = [one for one in _bundle(study, quick) if one not in compiling]
+    rest = complete([one for one in _bundle(study, quick) if one not in compiling], quick)
     by_gain = sorted(quick, key=lambda one: known[one.key].speedup if one.key in known else math.inf)
     for one in sorted(by_gain, key=lambda one: one.setting in compiling):
         single = known.get(one.key)

@@ -13,6 +13,7 @@ from dynotune.text.quoting import plain as plain
 from dynotune.text.quoting import shell as shell
 
 UNKNOWN = "unknown"
+HOUR_S = 3600.0
 # Up to this ratio a percentage is easier to read than a factor.
 LARGE_RATIO = 1.1
 # Ratios beyond these come from an unknown value or an error, so no digits are shown.
@@ -236,6 +237,23 @@ def rate(per_s: float | None) -> str:
     if per_s >= 100:
         return f"{per_s:,.0f}"
     return f"{per_s:.3g}"
+
+
+def hours(took_s: float) -> str:
+    """Write a time, from six minutes on in hours, too: a training is bought by the hour."""
+    if took_s < 0:
+        return f"−{hours(-took_s)}"
+    text = f"{took_s / HOUR_S:.3g} h"
+    if took_s >= HOUR_S:
+        return text
+    return f"{duration(took_s)} ({text})" if took_s >= 0.1 * HOUR_S else duration(took_s)
+
+
+def energy(joules: float) -> str:
+    """Write an energy in Wh, from 10 Wh on in kWh."""
+    if joules < 0:
+        return f"−{energy(-joules)}"
+    return f"{joules / 3.6e6:.3g} kWh" if joules >= 3.6e4 else f"{joules / HOUR_S:.3g} Wh"
 
 
 def duration(seconds: float | None, *, column: bool = False) -> str:

@@ -57,10 +57,9 @@ class DocumentWatcher:
 
     def _by_the_clock(self) -> Doing:
         """Return what the folder shows: since when it is there, and whether a process uses it."""
-        now = time.time()
-        if now - self._asked_s >= ASK_S:
-            self._asked_s, self._is_used = now, bool(launch.in_use([self.folder]))
-        return Doing(spent_s=max(0.0, now - self._began_s), has_ended=not self._is_used)
+        if time.monotonic() - self._asked_s >= ASK_S:
+            self._asked_s, self._is_used = time.monotonic(), bool(launch.in_use([self.folder]))
+        return Doing(spent_s=max(0.0, time.time() - self._began_s), has_ended=not self._is_used)
 
     def document(self) -> Study | Comparison:
         """Return the newest document; the one before while the file cannot be read.

@@ -77,7 +77,7 @@ class Follower:
         self.is_over = False
         self.notes: list[str] = []
         self.command: list[str] = []
-        self._records, self._more = Records(folder), Records(folder, "process-*.more")
+        self._records, self._more = Records(folder, launched_s=0.0), Records(folder, "process-*.more")
         self._before: probe.Sample | None = None
         self._used: set[int] = set()
         self._alive_s = time.perf_counter()

@@ -15,9 +15,9 @@ from dynotune import agent
 from dynotune.agent.core import living_objects as subject
 from dynotune.agent.core.living_objects import instances, living_objects, watch_freezing
 
-ASK = {"core/living_objects.py", "facts/garbage.py", "facts/living.py"}
-"""Modules that ask the collector itself: the one that finds objects, one that counts what collections walk,
-and one that looks into a program which may have frozen its objects before the agent came."""
+ASK = {"core/living_objects.py", "facts/garbage.py"}
+"""Modules that ask the collector itself: the one that finds objects, and one that counts what collections
+walk."""
 
 
 class Model:
@@ -108,7 +108,7 @@ def test_frozen_objects_are_noted_when_they_were_frozen_before_the_agent_came(mo
     gc.freeze()
     try:
         assert found(Model) == []
-        subject.note_frozen()
+        subject.note_frozen(lambda: None)
         assert found(Model) == [id(model)]
     finally:
         gc.unfreeze()
@@ -190,6 +190,6 @@ def test_no_tensor_is_held_when_frozen_objects_are_sought(monkeypatch):
         pass
 
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
-    found = list(subject._reachable([Tensor(), [Tensor(), Model()]]))
+    found = list(subject._reachable([Tensor(), [Tensor(), Model()]], lambda: None))
     assert [type(one) for one in found][:2] == [list, Model]
     assert not any(type(one) is Tensor for one in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
@@ -72,6 +73,18 @@ def test_replaced_keeps_no_owner_alive_when_the_program_drops_it(kept):
     del owner
     gc.collect()
     assert not any(isinstance(thing, Owner) for thing in gc.get_objects())
+    assert kept.restore() == []
+
+
+def test_replaced_keeps_no_value_alive_when_its_owner_has_ended(kept):
+    class DataSet:
+        pass
+
+    owner, data_set = Owner(), DataSet()
+    covers.replace(owner, "data_set", data_set)
+    held = weakref.ref(data_set)
+    del owner, data_set
+    assert held() is None
     assert kept.restore() == []
 
 

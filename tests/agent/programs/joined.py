@@ -54,25 +54,32 @@ def has_left():
     return "_dynotune_agent" not in sys.modules
 
 
+def is_prepared():
+    """Tell whether the agent has prepared a recording that it has not ended yet; torch itself would not tell
+    of a session that records all threads."""
+    return hasattr(torch.autograd.profiler.record_function.__exit__, "__wrapped__")
+
+
 IS_TIME = {
     "steps": lambda: recorded(b'"event": "trace"'),
     "frozen": lambda: recorded(b'"event": "window"'),
     "workers": lambda: recorded(b'"event": "window"'),
-    "recording": torch.autograd._profiler_enabled,
-    "evaluation": torch.autograd._profiler_enabled,
+    "recording": lambda: num_prepared > 2,
+    "evaluation": lambda: num_prepared > 2,
     "no step": lambda: recorded(b'"event": "window"'),
 }
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 workers = 1 if CASE == "workers" else 0
-held, before, seen_in_worker, num = None, {}, 0, 0
+held, before, seen_in_worker, num, num_prepared = None, {}, 0, 0, 0
 while not (before and held is None and has_left()) and num < MOST_STEPS:
     for inputs, inside in DataLoader(Samples(), batch_size=4, num_workers=workers):
         optimizer.zero_grad()
         model(inputs).sum().backward()
         optimizer.step()
         num += 1
+        num_prepared += is_prepared()
         seen_in_worker = max(seen_in_worker, int(inside.max()) if workers else 0)
         if num == 20:
             if CASE == "frozen":
@@ -85,14 +92,13 @@ while not (before and held is None and has_left()) and num < MOST_STEPS:
             os.utime(held)
         if CASE == "evaluation" and held is not None and IS_TIME[CASE]():
             with torch.no_grad():
-                while torch.autograd._profiler_enabled():
+                while is_prepared():
                     os.utime(held)
                     model(inputs)
         if held is not None and (
             (CASE == "evaluation" and recorded(b'"event": "given_up"')) or IS_TIME[CASE]()
         ):
-            (FOLDER / "leaving").touch()
-            os.close(held)
+            fcntl.flock(held, fcntl.LOCK_SH)  # as a dynotune that lives, and removes the folder later
             held = None
             while CASE == "no step" and not has_left():
                 os.sched_yield()
@@ -105,7 +111,7 @@ print(
         {
             "differ": {name: [before.get(name), after.get(name)] for name in names},
             "seen_in_worker": seen_in_worker,
-            "profiles": bool(torch.autograd._profiler_enabled()),
+            "profiles": is_prepared() or bool(torch.autograd._profiler_enabled()),
             "ended": num < MOST_STEPS,
         }
     )

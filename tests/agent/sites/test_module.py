@@ -177,6 +177,54 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+def test_calls_without_gradients_are_compiled_in_a_training_when_their_shapes_repeat(child):
+    done = child(
+        CONV
+        + """
+compiled = []
+def noted(call, **how):
+    def run(*args, **kwargs):
+        compiled.append(list(args[0].shape))
+        return call(*args, **kwargs)
+    return run
+torch.compile = noted
+def generate(*lengths):
+    compiled.clear()
+    with torch.no_grad():
+        for n in lengths:
+            net(x[:, :, :, :n])
+    return [each[-1] for each in compiled]
+net(x)
+out["before steps"] = generate(4, 4)
+net(x)
+out["steps"] = len(compiled)
+out["grows"], out["repeats"] = generate(5, 6, 7), generate(8, 8, 8)
+compiled.clear()
+net(x)
+out["steps again"] = len(compiled)
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"before steps": [], "steps": 1, "grows": [], "repeats": [8, 8], "steps again": 1}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
+def test_calls_are_compiled_whatever_their_shapes_when_the_program_computes_no_gradients(child):
+    done = child(
+        CONV
+        + """
+compiled = []
+torch.compile = lambda call, **how: lambda *args, **kwargs: compiled.append(1) or call(*args, **kwargs)
+with torch.inference_mode():
+    for n in (8, 7, 6, 5):
+        net(x[:, :, :, :n])
+out["compiled"] = len(compiled)
+""",
+        "compile.mode=reduce-overhead",
+    )
+    assert done.out == {"compiled": 3}
+
+
 def test_a_class_that_means_something_else_by_compile_is_compiled_all_the_same(child):
     done = child(
         CONV

@@ -17,6 +17,7 @@ def fake_program(torch, *, folder="", world_size=1, **steps):
             "wait_s": 0.0,
             "optimizers": [],
             "epoch_steps": None,
+            "num_loaders": 1,
             **steps,
         }
     )

@@ -96,6 +96,7 @@ def test_global_settings_are_read_back_when_the_arm_is_on(switch):
     torch.set_num_threads(before["threads"])  # a program that changes the setting meanwhile
     with pytest.raises(NotSwitched, match=r"host\.num_threads did not act"):
         arm.acted()
+    assert (arm.blamed, arm.unsuited) == (["host.num_threads"], [])
     torch.set_num_threads(other)
     arm.off()
     assert answers == {
@@ -119,6 +120,15 @@ def test_fused_is_read_from_the_parameter_groups_when_the_arm_is_on(switch):
     with pytest.raises(NotSwitched, match=r"optimizer\.fused did not act"):
         arm.acted()
     arm.off()
+
+
+def test_arm_names_the_knob_that_cannot_be_switched_so_that_the_others_go_on_without_it(switch):
+    module = {"type": "module", "action": "compile"}
+    arm = switch(planned("cudnn.deterministic", CUDNN, True), planned("compile.mode", module, "default"))
+    with pytest.raises(NotSwitched, match="no outermost module was called"):
+        arm.on()
+    arm.off()
+    assert (arm.unsuited, arm.blamed) == (["compile.mode"], [])
 
 
 def test_arm_switch_puts_back_what_a_setter_sets_beside_its_value(switch):

@@ -1,6 +1,6 @@
 """When a recording begins and ends. A session and a clock in place of torch's profiler and time."""
 
-from threading import Thread
+from threading import Event, Thread, get_ident
 
 import pytest
 
@@ -14,6 +14,7 @@ from .fake_program import fake_program
 class Session:
     is_recording = False
     is_here = True
+    ends_anywhere = False
     cupti_stays = ""
 
     def __init__(self, torch, program, **options):
@@ -73,6 +74,13 @@ class Profiler:
         return self.running
 
 
+class Steps:
+    is_joined = False
+
+    def between_events(self, function, patience_s):
+        function()
+
+
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.setattr(record_trace, "Session", Session)
@@ -97,7 +105,7 @@ def record(torch, tmp_path):
     def make(at_step, num_steps, most_s=60.0):
         program = fake_program(torch, folder=tmp_path)
         program.profiler, program.prepare = Profiler(), lambda: torch.log.append("hold")
-        program.steps = type("Steps", (), {"is_joined": False})()
+        program.steps = Steps()
         return RecordTrace(
             program, {"at_step": at_step, "num_steps": num_steps, "most_s": most_s}
         ), program.events
@@ -196,3 +204,71 @@ def test_a_program_that_ends_before_has_its_reason(steps, reason, record, torch,
     assert (said[0]["event"], said[0]["code"], said[0]["reason"]) == ("given_up", "program-ended", reason)
     assert said[0]["at_exit"]
     assert torch.log[-1:] == (["abandon"] if len(steps) > 5 else [])
+
+
+class Ending:
+    """A session of a joined program, whose end waits for `may_end`."""
+
+    def __init__(self, monkeypatch):
+        self.may_end, self.has_ended, self.threads = Event(), Event(), []
+        monkeypatch.setattr(Session, "ends_anywhere", True)
+        monkeypatch.setattr(Session, "end", lambda _: self.end())
+        monkeypatch.setattr(Steps, "between_events", lambda _, function, patience_s: self.told(function))
+
+    def end(self):
+        self.threads.append(get_ident())
+        assert self.may_end.wait(30)
+
+    def told(self, function):
+        function()
+        self.has_ended.set()
+
+
+@pytest.fixture
+def ending(monkeypatch):
+    return Ending(monkeypatch)
+
+
+def test_program_makes_further_steps_when_a_joined_recording_ends(record, torch, clock, ending):
+    made, said = record(4, 2)
+    assert run(made, range(1, 20)) == 20
+    assert said == [] and made.is_ending and made.overdue() == ""
+    ending.may_end.set()
+    assert ending.has_ended.wait(30)
+    assert (said[0]["first_step"], said[0]["num_steps"], said[0]["num_bytes"]) == (5, 2, 7)
+    assert run(made, range(20, 22)) == NEVER and len(said) == 1
+    assert get_ident() not in ending.threads
+    assert "abandon" not in torch.log
+
+
+def test_recording_is_complete_when_the_program_ends_meanwhile(record, torch, clock, ending):
+    made, said = record(4, 2)
+    run(made, range(1, 10))
+    ending.may_end.set()
+    made.at_exit()
+    assert ending.has_ended.wait(30)
+    assert [event["event"] for event in said] == ["trace"]
+
+
+def test_programs_own_session_waits_when_a_joined_recording_is_about_to_end(record, torch, clock, ending):
+    made, said = record(4, 2)
+    run(made, range(1, 10))
+    other = Thread(target=made.program.profiler.begins)
+    other.start()
+    assert said == [] and other.is_alive()
+    ending.may_end.set()
+    other.join(30)
+    assert ending.has_ended.wait(30)
+    assert [event["event"] for event in said] == ["trace"]
+
+
+def test_reason_is_told_when_a_joined_recording_cannot_be_written(record, torch, clock, ending, monkeypatch):
+    def refuse(session, folder, name):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record_trace, "_write", refuse)
+    made, said = record(4, 2)
+    ending.may_end.set()
+    run(made, range(1, 10))
+    assert ending.has_ended.wait(30)
+    assert said[0]["event"] == "given_up" and "No space" in said[0]["reason"]

@@ -397,6 +397,31 @@ def test_blocks_wait_for_the_queue_to_settle_when_workers_might_not_keep_up_with
         assert len(ran.values) < 1000, "a queue of 32 batches would be used up five times a block"
 
 
+@pytest.mark.parametrize(("num_loaders", "most_steps"), [(1, 130), (2, math.inf)])
+def test_blocks_wait_an_epoch_at_most_for_the_queue_when_epochs_are_shorter_than_it(
+    program, num_loaders: int, most_steps: float
+) -> None:
+    """Each epoch begins with new workers, which takes 0.1 s, and no batch is ready then."""
+
+    def before(ran, number):
+        if number % 4 == 0:
+            ran.begin_epoch()
+
+    ran = program(
+        [FAST], num_blocks=2, stretch_steps=8, before=before, cost_s=lambda ran, n: 0.1 * (n % 4 == 0)
+    )
+    ran.program.steps.num_loaders = num_loaders
+    ran.program.loader_router = SimpleNamespace(
+        waiting=lambda: (True, True, 0), num_drained=0, sees_loaders=False, busy_share=lambda: None
+    )
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=32, prefetch_factor=2))
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([0.14 / 0.12] * 2)
+    assert len(ran.values) < most_steps
+    if num_loaders > 1:
+        assert len(ran.values) > 400, "of several loaders the last epoch bounds nothing"
+
+
 def test_the_queue_is_used_up_when_batches_are_drawn_where_the_router_does_not_see_them(program) -> None:
     """As by a thread of the program's own, which draws ahead."""
     since = 0

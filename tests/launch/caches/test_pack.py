@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from dynotune.launch.caches import contents, unpack
 from dynotune.launch.caches import pack as cache_pack
+from dynotune.schema import cache_pack as schema
+from dynotune.schema import document
 from dynotune.schema.cache_pack import Manifest
 from dynotune.schema.errors import CannotRunHere, UsageError
 
@@ -170,6 +172,48 @@ def test_nothing_to_pack_is_an_error_that_says_where_was_looked(tmp_path):
     with pytest.raises(UsageError, match=str(tmp_path / "cache")):
         packs.pack(tmp_path / "a.pack", tmp_path / "cache")
     assert packs.names_in(tmp_path) == []
+
+
+def test_pack_refuses_before_anything_is_copied_when_a_pack_has_no_room_for_all_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "MOST_FILES", 2)
+    monkeypatch.setattr(cache_pack, "_copy", lambda *_: pytest.fail("a file was copied"))
+    cache = packs.fill(tmp_path / "cache", {"a": b"1", "b": b"2", "c": b"3", "c.lock": b"", "d\ne": b""})
+    with pytest.raises(UsageError, match=r"have 3 files .* room for 2 of them") as caught:
+        packs.pack(tmp_path / "a.pack", cache)
+    assert "--without" in caught.value.hint and packs.names_in(tmp_path) == ["cache"]
+
+
+def test_pack_refuses_before_anything_is_copied_when_names_need_more_than_a_manifest(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "MOST_MANIFEST_BYTES", 8000)
+    cache = packs.fill(tmp_path / "cache", {f"{number}{'é' * 100}": b"" for number in range(40)})
+    with pytest.raises(UsageError, match=r"have 40 files .* room for [12]\d of them"):
+        packs.pack(tmp_path / "a.pack", cache)
+
+
+def test_pack_leaves_out_what_comes_while_it_is_written_when_it_is_full(tmp_path, monkeypatch):
+    cache, refused = packs.fill(tmp_path / "cache", {"a": b"1"}), cache_pack._refuse_many
+
+    def then_one_more(*args):
+        refused(*args)
+        packs.fill(cache, {"b": b"2"})
+
+    monkeypatch.setattr(schema, "MOST_FILES", 1)
+    monkeypatch.setattr(cache_pack, "_refuse_many", then_one_more)
+    made = packs.pack(tmp_path / "a.pack", cache)
+    assert [file.path for file in made.manifest.files] == ["a"]
+    assert [each.path for each in made.left_out] == ["b"] and "room for 1" in made.left_out[0].reason
+
+
+@settings(max_examples=50, deadline=None)
+@given(path=st.text(min_size=1, max_size=60), size_bytes=st.integers(0, 2**63))
+def test_manifest_room_is_enough_when_names_have_any_signs(path, size_bytes):
+    head = packs.manifest()
+    file = packs.listed(path, cache="jiterator", size_bytes=size_bytes)
+    room = schema.ManifestRoom(head)
+    empty = room.num_bytes
+    assert room.add(path) and room.num_files == 1
+    assert len(document.encode(packs.manifest(file), indent=0)) <= room.num_bytes
+    assert empty >= len(document.encode(head, indent=0))
 
 
 def test_an_unwritable_folder_is_said(tmp_path):

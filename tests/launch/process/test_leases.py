@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -67,6 +68,18 @@ def killed(measures, marked, run_dir):
     for line in (run_dir / "stdout").read_text().split("\n"):
         if "nameless" in line and not is_gone(int(line.split()[0])):
             os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+def test_dynotune_ends_a_daemon_by_its_view_when_the_supervisor_alone_is_killed(
+    measures, marked, run_dir, cwd
+):
+    need_overlay(cwd, run_dir)
+    dynotune = measures(sys.executable, "-c", FOREST + NAMELESS, sandbox="auto")
+    said = until(lambda: re.search(r"(\d+) nameless", (run_dir / "stdout").read_text()), "all up")
+    supervisor = next(p.pid for p in processes.descendants(dynotune.pid) if p.parent == dynotune.pid)
+    os.kill(supervisor, signal.SIGKILL)
+    dynotune.wait()
+    assert is_gone(int(said[1])) and not marked.pids()
 
 
 def test_a_later_start_ends_what_is_left_and_removes_the_copies(killed, marked, run_dir, cwd, state):

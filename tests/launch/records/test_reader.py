@@ -1,6 +1,7 @@
 """Reading the records that processes write, whole, growing, cut short or not theirs."""
 
 import struct
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,7 @@ from dynotune.launch.records import reader
 from dynotune.launch.records.reader import Reader, Records
 from dynotune.launch.records.record import Step
 from dynotune.schema import events
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.reasons import Reason
 
 TEXT = st.text(max_size=300)
@@ -185,6 +186,23 @@ def test_record_drops_and_counts_an_event_when_a_field_has_the_wrong_type(damage
     record.refuse_dropped(events.Window)
     with pytest.raises(RecordError, match="damaged"):
         record.refuse_dropped(events.Window, events.StartSpan)
+
+
+@pytest.mark.parametrize("by_s", [-100_000.0, -60.0, 60.0, 100_000.0])
+def test_records_are_refused_when_their_process_has_another_clock(tmp_path, monkeypatch, by_s):
+    launched_s = time.perf_counter()
+    with monkeypatch.context() as other_clock:
+        other_clock.setattr(time, "perf_counter", lambda: launched_s + by_s)
+        write(tmp_path, [{"event": "process"}])
+    with pytest.raises(CannotRunHere, match=r"The clock of process .* differs by at least"):
+        Records(tmp_path, launched_s=launched_s).update()
+    assert len(Records(tmp_path).update()) == 1
+
+
+def test_records_are_read_when_their_process_began_after_the_launch(tmp_path):
+    launched_s = time.perf_counter()
+    write(tmp_path, [{"event": "process"}])
+    assert len(Records(tmp_path, launched_s=launched_s).update()) == 1
 
 
 def test_record_ignores_an_event_when_its_kind_is_of_a_later_version(tmp_path):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.records.record import EPOCH, Record, Step
 from dynotune.measure.account import account
-from dynotune.schema.account import ACTIVITIES, RunAccount
+from dynotune.measure.account.whole_run import priced
+from dynotune.schema.account import ACTIVITIES, AccountRow, RunAccount
+from dynotune.schema.facts import Unknown
+from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe
+from dynotune.schema.setting import Setting
 
 from ...fakes import record, take
 
@@ -190,3 +195,49 @@ def test_the_rest_is_other_commands_when_a_shell_goes_on(command, row):
     found = took(accounted(exits(made((14.0, LINES)), 14.0), command=command))
     assert found["end", row] == 2.0
     assert {"other_commands", "process_end"} & {activity for _, activity in found} == {row}
+
+
+def recipe(objective: str = "throughput") -> Recipe:
+    proof = Proof(knob="optimizer.fused", speedup=1.5, ci=(1.4, 1.6), num_pairs=4, effect="numerics")
+    header = Header(schema=SCHEMA, objective=objective, speedup=1.5)
+    return Recipe(recipe=header, settings={"optimizer.fused": True}, proof=[proof])
+
+
+FUSED = Setting("optimizer.fused", True)
+
+
+def run_of_two_epochs() -> RunAccount:
+    """Four steps of 1 s, of which a quarter of the time lies between steps."""
+    found = accounted(exits(made((10.5, LOADER), (11.0, FORWARD), (13.0, OPTIMIZER), (14.0, SAVING)), 15.0))
+    rows = [AccountRow("start", "imports", 10.0), AccountRow("steps", "forward", 3.0)]
+    rows += [AccountRow("between", "saving", 1.0), AccountRow("end", "process_end", 2.0)]
+    return msgspec.structs.replace(
+        found, rows=rows, per_thousand_steps_s=1000.0, per_epoch_s=8.0, num_steps=4, wall_s=16.0
+    )
+
+
+def test_priced_tells_time_and_not_energy_when_the_proof_is_of_time():
+    found = priced(run_of_two_epochs(), [FUSED], recipe(), 160.0)
+    assert (found.per_thousand_steps_j, found.per_epoch_j) == (10_000.0, 80.0)
+    (saved,) = found.saved
+    assert (saved.per_thousand_steps_s, saved.per_epoch_s) == (375.0, 3.0)
+    assert isinstance(saved.per_thousand_steps_j, Unknown)
+
+
+def test_priced_tells_energy_and_not_time_when_the_proof_is_of_energy():
+    (saved,) = priced(run_of_two_epochs(), [FUSED], recipe("energy"), 160.0).saved
+    assert saved.per_thousand_steps_j == 3750.0
+    assert isinstance(saved.per_thousand_steps_s, Unknown) and isinstance(saved.per_epoch_s, Unknown)
+
+
+def test_priced_says_why_when_there_is_no_gpu_or_no_second_epoch():
+    run = msgspec.structs.replace(run_of_two_epochs(), per_epoch_s=None)
+    found = priced(run, [FUSED], recipe(), Unknown("no GPU is visible"))
+    assert found.per_thousand_steps_j == found.energy_j == Unknown("no GPU is visible")
+    assert isinstance(found.saved[0].per_epoch_s, Unknown)
+    assert isinstance(priced(run, [FUSED], None, 160.0).per_epoch_j, Unknown)
+
+
+@pytest.mark.parametrize(("objective", "settings"), [("latency-p99", [FUSED]), ("throughput", [])])
+def test_priced_saves_nothing_when_the_recipe_says_nothing_of_this_run(objective, settings):
+    assert priced(run_of_two_epochs(), settings, recipe(objective), 160.0).saved == []

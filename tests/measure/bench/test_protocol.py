@@ -214,6 +214,20 @@ def test_compare_runs_fresh_processes_when_arms_cannot_be_compared_within_one_ru
     assert (comparison.verdict, comparison.within) == ("faster", False)
 
 
+@pytest.mark.parametrize("how", ["auto", "only"])
+def test_resuming_makes_fresh_pairs_after_blocks_when_they_were_not_ruled_out(
+    compare, resume, monkeypatch, how
+):
+    def stops(request, journal, live, watcher):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settle.in_process, "compare_within", stops)
+    with pytest.raises(protocol.Interrupted):
+        compare(candidate=[Setting("host.num_threads", 1)], in_process=how)
+    monkeypatch.setattr(settle.in_process, "compare_within", gives_up)
+    assert resume().within is (how == "only")
+
+
 FAILURE = CommandFailed("failed", command_exit_code=3, last_lines=("Traceback", "Boom"))
 
 

@@ -50,6 +50,14 @@ def test_the_warm_up_that_is_asked_for_is_enough():
     assert is_steady(record([0.1] * 5), 5) is True
 
 
+@pytest.mark.parametrize(
+    ("step_s", "num_ranks", "num"), [(0.001, 1, 10), (0.01, 1, 5), (0.1, 1, 3), (0.01, 2, 9)]
+)
+def test_few_steps_are_recorded_when_a_running_job_waits_for_them(step_s, num_ranks, num):
+    records = [record([step_s] * 30)] * num_ranks
+    assert recording_from_now(records, request(brief=True, stacks=True)).num_steps == num
+
+
 def test_a_step_of_a_burst_takes_its_share_of_the_wait_for_the_next_burst():
     """Eight workers: eight batches come at once, and the next ones two seconds later."""
     made = record([2.0, *[0.1] * 7] * 10)

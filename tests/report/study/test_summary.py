@@ -180,6 +180,21 @@ def test_a_reason_is_whole_when_the_terminal_is_narrow(width):
     assert f"not tried loader.prefetch_factor=4, loader.prefetch_factor=8 {reason}" in text
 
 
+def test_study_tells_what_1000_steps_take_when_the_objective_is_time_or_energy():
+    text = " ".join(text_of(studies.rich()).split())
+    assert "; 1,000 steps 83.8 → 36.3 s" in text
+    assert "savings in 1,000 steps" in text and "1.870× 1.853× to 1.887× saves 31.6 s" in text
+    of_energy = msgspec.structs.replace(studies.rich().run, objective="energy")
+    text = " ".join(text_of(msgspec.structs.replace(studies.rich(), run=of_energy, unit="J/sample")).split())
+    assert "; 1,000 steps 0.0233 → 0.0101 Wh" in text
+
+
+def test_study_does_not_tell_of_1000_steps_when_samples_of_a_step_are_unknown():
+    without = msgspec.structs.replace(studies.timing(0.08), samples_per_s=None)
+    study = studies.rich(diagnosis=studies.diagnosis(steps=without))
+    assert "1,000 steps" not in text_of(study)
+
+
 def test_settings_of_every_fate_are_shown_and_how_many_are_not():
     text = text_of(studies.rich())
     fates = (

@@ -4,6 +4,7 @@ torch.compile."""
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import types
 import weakref
@@ -26,32 +27,37 @@ class Replaced:
     """Attributes that the agent has replaced, and what was there before, so that an agent that leaves can put
     all of it back. An agent that stays until the program's end keeps nothing of it.
 
-    Owners are referred to weakly: an iterator of a loader must end when the program drops it.
+    Owners are referred to weakly: an iterator of a loader must end when the program drops it. With an owner
+    ends what was put into it and was there before.
     """
 
     def __init__(self) -> None:
         self.is_kept = False
-        self._entries: list[tuple[weakref.ref[Any], str, Any, Any]] = []
+        self._entries: dict[int, tuple[weakref.ref[Any], str, Any, Any]] = {}
+        self._numbers = itertools.count()
 
     def note(self, owner: Any, name: str, value: Any) -> None:
         if self.is_kept:
-            entry = weakref.ref(owner), name, value, vars(owner).get(name, _NOTHING)
-            self._entries.append(entry)
+            number, entries = next(self._numbers), self._entries
+            reference = weakref.ref(owner, lambda _: entries.pop(number, None))
+            entries[number] = reference, name, value, vars(owner).get(name, _NOTHING)
 
     def forget(self, owner: Any, name: str, value: Any) -> None:
         """Forget an attribute that has been put back already."""
-        for at in range(len(self._entries) - 1, -1, -1):
-            reference, other, what, _ = self._entries[at]
+        for number, (reference, other, what, _) in reversed(list(self._entries.items())):
             if other == name and what is value and reference() is owner:
-                del self._entries[at]
+                self._entries.pop(number, None)
                 return
 
     def restore(self) -> list[str]:
         """Put everything back, the latest first; return the names of attributes that stay as they are: the
         program has replaced them since, or its class forbids to set them."""
         stay = []
-        while self._entries:
-            reference, name, value, before = self._entries.pop()
+        for number in sorted(self._entries, reverse=True):
+            entry = self._entries.pop(number, None)
+            if entry is None:
+                continue  # its owner has ended meanwhile
+            reference, name, value, before = entry
             owner = reference()
             if owner is None:
                 continue

@@ -24,22 +24,6 @@ def is_capturing(torch: Any) -> bool:
     return has_cuda(torch) and bool(torch.cuda.is_current_stream_capturing())
 
 
-def device_allocations(torch: Any) -> int | None:
-    """Count the cudaMalloc calls of this process so far; None without CUDA."""
-    if not has_cuda(torch):
-        return None
-    stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
-    return sum(int(device.get("num_device_alloc", 0)) for device in stats)
-
-
-def num_device_tensors(torch: Any) -> int:
-    """Count the blocks of device memory that tensors have asked for so far; 0 without CUDA."""
-    if not has_cuda(torch):
-        return 0
-    stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
-    return sum(int(device.get("allocation.all.allocated", 0)) for device in stats)
-
-
 def free_memory(torch: Any, error: Exception) -> None:
     """Return unused blocks to the driver if the error is an out-of-memory error."""
     if has_cuda(torch) and type(error).__name__ == "OutOfMemoryError":

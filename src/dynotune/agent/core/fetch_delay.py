@@ -3,6 +3,10 @@
 Workers are other processes, forked or spawned before anybody knows that a delay will be asked for. So both
 sides map a page of a file in the run folder: the drawing process writes the delay, and each fetch reads it,
 which costs a fraction of a microsecond.
+
+No module of the agent imports `multiprocessing` before the program does. That import adds `__mp_main__` to
+`sys.modules`, where pickle looks for the module of an object without one. Keys of compile caches are made of
+pickled `torch.contiguous_format`, and caches filled under the agent would not be found without it.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import importlib
 import os
 import struct
 import weakref
-from multiprocessing import parent_process
 from time import perf_counter, sleep
 
 from .covers import covers, replace
@@ -108,6 +111,8 @@ class FetchDelay:
             return fetcher
 
     def cover_fetcher(self, torch: Any, fetcher: Any) -> None:
+        from multiprocessing import parent_process
+
         worker, parent = torch.utils.data.get_worker_info(), parent_process()
         drawn_by = os.getpid() if worker is None or parent is None else int(parent.pid or 0)
         page = _page_of(self._folder, drawn_by)

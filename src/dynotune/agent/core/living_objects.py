@@ -84,14 +84,17 @@ def _of_types(wants: Callable[[type], bool]) -> list[Any]:
     return found
 
 
-def note_frozen() -> None:
+def note_frozen(pause: Callable[[], None]) -> None:
     """Note what a program froze before the agent came, as far as variables of running functions and of
-    modules lead to it."""
+    modules lead to it.
+
+    `pause`: is called all the time, and lets the program run.
+    """
     if gc.get_freeze_count():
         listed = set(map(id, gc.get_objects()))
         _frozen.extend(
             weakref.ref(one)
-            for one in _reachable(_variables())
+            for one in _reachable(_variables(), pause)
             if type(one).__weakrefoffset__ and type(one) is not weakref.ref and id(one) not in listed
         )
 
@@ -111,7 +114,7 @@ def _variables() -> list[Any]:
     ]
 
 
-def _reachable(roots: Iterable[Any]) -> Iterator[Any]:
+def _reachable(roots: Iterable[Any], pause: Callable[[], None]) -> Iterator[Any]:
     """Yield what the roots refer to, the nearest first; no tensors, which would be held meanwhile."""
     seen: set[int] = set()
     tensor = getattr(sys.modules.get("torch"), "Tensor", ())
@@ -119,6 +122,7 @@ def _reachable(roots: Iterable[Any]) -> Iterator[Any]:
     while level:
         following: list[Any] = []
         for thing in level:
+            pause()
             if type(thing) in _LEAVES or id(thing) in seen or issubclass(type(thing), ModuleType):
                 continue
             if len(seen) >= MOST_OBJECTS:

@@ -7,6 +7,8 @@ import re
 import resource
 import sys
 
+from .allocator_counters import peak_allocated
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +66,7 @@ def memory(torch: Any) -> dict[str, int]:
     waiting."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
-        of_each = list(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+        of_each = [peak_allocated(torch, index) for index in range(torch.cuda.device_count())]
         peaks.update(peak_device_bytes=sum(of_each), num_devices=sum(map(bool, of_each)))
     return peaks
 

@@ -89,7 +89,7 @@ class ProgramsProfiler:
         self._line = ""
         self._enabled = torch.autograd._profiler_enabled
         self._log = log
-        self._ours = False
+        self._ours = 0  # the thread whose sessions are the agent's
         module = torch.autograd.profiler
         for name, running in (
             ("_prepare_profiler", True),
@@ -105,7 +105,7 @@ class ProgramsProfiler:
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
         """Mark sessions that begin and end in this block as the agent's, not the program's."""
-        before, self._ours = self._ours, True
+        before, self._ours = self._ours, get_ident()
         try:
             yield
         finally:
@@ -116,7 +116,7 @@ class ProgramsProfiler:
 
         @covers(module, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
-            if not self._ours:
+            if self._ours != get_ident():
                 guarded(self._log, "profiler", self._meet, running, args, kwargs)
             return original(*args, **kwargs)
 
@@ -138,6 +138,8 @@ class Session:
 
     `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's
         sessions.
+    `ends_anywhere`: whether any thread may end the session; only if asked for, if torch can, and without a
+        device, whose work the end waits for: that would break a capture of a CUDA graph in another thread.
     `cupti_stays`: after the end, why CUPTI is still attached; "" if it is not.
     """
 
@@ -149,6 +151,7 @@ class Session:
         stacks: bool,
         shapes: bool,
         memory: bool,
+        ends_anywhere: bool = False,
     ) -> None:
         profiler = torch.profiler
         kinds = [profiler.ProfilerActivity.CPU]
@@ -162,8 +165,14 @@ class Session:
         self._thread = get_ident()
         self.is_recording = False
         self._is_over = False
+        config = _of_all_threads(torch) if ends_anywhere and len(kinds) == 1 else None
+        self.ends_anywhere = config is not None
         self._profile = profiler._KinetoProfile(
-            activities=kinds, with_stack=stacks, record_shapes=shapes, profile_memory=memory
+            activities=kinds,
+            with_stack=stacks,
+            record_shapes=shapes,
+            profile_memory=memory,
+            experimental_config=config,
         )
         self._torch = torch
         with program.ours(), quiet(torch):
@@ -177,7 +186,7 @@ class Session:
     @property
     def is_here(self) -> bool:
         """Tell whether this thread can end the session."""
-        return get_ident() == self._thread
+        return self.ends_anywhere or get_ident() == self._thread
 
     def begin(self) -> None:
         with self._program.ours(), variables_kept(), quiet(self._torch):
@@ -219,6 +228,15 @@ class Session:
     def save(self, path: str) -> None:
         with quiet(self._torch):
             self._profile.export_chrome_trace(path)
+
+
+def _of_all_threads(torch: Any) -> Any:
+    """Return the options of a session that records all threads, and so belongs to none; None if torch has no
+    such option."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except (AttributeError, TypeError):
+        return None
 
 
 def open_optimizer_annotation() -> str | None:

@@ -130,7 +130,9 @@ class _Listener(logging.Handler):
 
 def _mode(kwargs: dict[str, Any]) -> str:
     backend = kwargs.get("backend") or "inductor"
-    mode = kwargs.get("mode") or "default"
+    options = kwargs.get("options")
+    graphs = isinstance(options, dict) and options.get("triton.cudagraphs")
+    mode = kwargs.get("mode") or ("reduce-overhead" if graphs else "default")
     if backend != "inductor":
         return "backend %s" % (
             backend if isinstance(backend, str) else getattr(backend, "__name__", "of its own")

@@ -13,8 +13,6 @@ import os
 import threading
 import weakref
 from collections import ChainMap
-from multiprocessing import parent_process
-from multiprocessing.util import Finalize
 from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
@@ -29,6 +27,7 @@ from .lines import Lines
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.util import Finalize
     from typing import Any
 
     from ..core.annotations import Event, Log
@@ -91,6 +90,8 @@ class Fetching:
             clock = thread_time if worker is None else process_time
             counts = self._counts[key] = Counts(data_set_facts(torch, dataset, collate), worker, clock)
             if worker is not None:
+                from multiprocessing.util import Finalize
+
                 threads: ChainMap[int, Any] = ChainMap(self._inside, self._feeders)
                 self._lines = Lines(among=threads)
                 self._lines.begin()
@@ -155,6 +156,8 @@ class Fetching:
             self._say(counts, end_s)
 
     def _say(self, counts: Counts, now_s: float) -> None:
+        from multiprocessing import parent_process  # see `core.fetch_delay`
+
         counts.said_s = now_s
         for thread in threading.enumerate():
             if thread.name == "QueueFeederThread":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.allocator_counters import memory_stats
 from .kernel_counters import resident_bytes
 
 TYPE_CHECKING = False
@@ -51,7 +52,7 @@ class Memory:
         cuda = getattr(self._torch, "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return {}
-        found = {index: cuda.memory_stats(index) for index in range(cuda.device_count())}
+        found = {index: memory_stats(self._torch, index) for index in range(cuda.device_count())}
         return {index: stats for index, stats in found.items() if stats.get("reserved_bytes.all.peak", 0)}
 
     def _allocator(self, index: int, after: dict[str, int]) -> dict[str, Any]:

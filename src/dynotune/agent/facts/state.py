@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class State:
-    """The parts of the program's state, and the times at which each part is read."""
+    """The parts of the program's state, and the times at which each part is read.
+
+    `lists_objects`: whether facts may list all objects of Python, which stops a program for 60 ms and more.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -39,6 +42,7 @@ class State:
         self.garbage = Garbage()
         self.compilations = Compilations()
         self._calls = Calls(log)
+        self.lists_objects = True
         self._num_nodes: int | None = None
         self._memory = Memory()
         self._threads = Threads()
@@ -70,7 +74,7 @@ class State:
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
-        self._num_nodes = self._try("graphs", num_nodes, self._torch)
+        self._num_nodes = self._try("graphs", num_nodes, self._torch) if self.lists_objects else None
         self._try("memory", self._memory.begin)
         self._try("calls", self._calls.begin)
         self.compilations.begin()
@@ -100,7 +104,7 @@ class State:
         threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)
         memory = self._try("memory", self._memory.facts) or {}
-        nodes = self._try("graphs", graphs, self._torch, self._num_nodes) or {}
+        nodes = self._try("graphs", graphs, self._torch, self._num_nodes) if self.lists_objects else {}
         optimizers = self._try("optimizers", self.optimizers.facts)
         updated = self._try("optimizers", self.optimizers.parameters) or set()
         models = self._try("models", self.models.facts, bool(optimizers), updated)
@@ -109,7 +113,7 @@ class State:
             "moments": self._try("lines", self._lines.moments),
             "collections": collections,
             **memory,
-            **nodes,
+            **(nodes or {}),
             "optimizers": optimizers,
             "models": models,
             "loaders": self._try("loaders", self.loaders.facts, is_counted),

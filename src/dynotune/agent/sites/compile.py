@@ -7,6 +7,7 @@ import weakref
 
 from ..core.covers import covers
 from .own_calls import CompiledInside, OwnCalls
+from .repeated_shapes import RepeatedShapes
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -32,6 +33,9 @@ class CompileSite(Site):
     and then compute the loss. Only the inner calls with tensors are compiled. If the whole module were
     compiled, the graph would break wherever the loss reads values, and torch would compile again for each
     number of targets.
+
+    In a program that trains, calls without gradients run eagerly unless their shapes repeat, as
+    `RepeatedShapes` says.
 
     Within a run, the first calls are over, so whole modules are compiled, and they run eagerly in between.
     `off` makes a program that compiles itself run eagerly.
@@ -148,7 +152,9 @@ class CompileSite(Site):
         # Avoid the name `compile`, which a class may use for something else.
         self.torch.nn.Module.compile(module, mode=self.value)
         compiled, module._compiled_call_impl = module._compiled_call_impl, None
-        return compiled
+        # Within a run, steps that an optimizer ends have gradients, whatever runs now.
+        trains = bool(self.program.steps.optimizers) if own_calls is None else self.torch.is_grad_enabled()
+        return RepeatedShapes(module, compiled, self.torch, trains)
 
     def _why_not(self, module: Any) -> str:
         """Return why a module cannot be compiled; "" if the module can be compiled."""

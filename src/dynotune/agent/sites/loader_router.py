@@ -8,7 +8,6 @@ workers for cores; the batches that they have not begun are held back until that
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import weakref
 from contextlib import nullcontext, suppress
@@ -221,6 +220,8 @@ class _Sources:
         if not options.get("num_workers", own._num_workers):
             for name in set(options) & set(_FROM_WORKERS):
                 return NEEDS_WORKERS % (name if name == DECODE else "loader." + name)
+        import multiprocessing  # see `core.fetch_delay`
+
         context = own._dynotune_loader[1].get("_DataLoader__multiprocessing_context") or multiprocessing
         if DECODE in options and options.get("multiprocessing_context", context.get_start_method()) != "fork":
             return "workers that are not forked keep their decoder"

@@ -212,5 +212,5 @@ class AllDraws:
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and self._tokens[number].kind == DRAW
 
-    def __bool__(self) -> bool:
-        return any(token.kind == DRAW for token in self._tokens)
+    def __len__(self) -> int:
+        return sum(token.kind == DRAW for token in self._tokens)

@@ -15,7 +15,7 @@ from .event_history import MAX_EVENTS, History
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.annotations import Key
@@ -103,7 +103,7 @@ class Steps:
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
-        self._loaders: Container[int] = frozenset()
+        self._loaders: frozenset[int] | AllDraws = frozenset()
         self._marked = self._ignores = False
         self._begin_s: float | None = None
         self._num_superseded = 0
@@ -213,8 +213,9 @@ class Steps:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
     @property
-    def draws(self) -> bool:
-        return bool(self._loaders)
+    def num_loaders(self) -> int:
+        """Count the loaders whose batches belong to the steps."""
+        return len(self._loaders)
 
     def counts(self, key: Key) -> bool:
         """Tell whether batches of this loader belong to the steps."""
@@ -265,6 +266,8 @@ class Steps:
             self.inside_optimizer = 0
             if self._has_stepped is not None:
                 self._has_stepped(optimizer)
+            if self.is_joined:
+                self.optimizers.add(optimizer)
             number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(self._ends(), True)

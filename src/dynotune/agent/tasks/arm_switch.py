@@ -40,7 +40,9 @@ class ArmSwitch:
         self.is_on = False
         self.has_been_on = False
         self.blamed: list[str] = []
-        """Knobs with which a call failed, and without which it succeeded."""
+        """Knobs with which a call failed, and without which it succeeded; or which did not act."""
+        self.unsuited: list[str] = []
+        """Knobs that cannot be switched in this program."""
         self._failure = ""
 
     @property
@@ -156,6 +158,7 @@ class ArmSwitch:
         self.is_on = True
         for site in list(self._sites):
             if reason := site.failure or site.cannot():
+                self.unsuited = [setting["knob"] for setting in site.planned]
                 raise NotSwitched(reason)
             if not site.has_already():
                 self._turned.append(site)
@@ -210,6 +213,7 @@ class ArmSwitch:
         answers = [answer for site in self._sites for answer in site.read()]
         for answer in answers:
             if answer["ok"] is False:
+                self.blamed = [answer["knob"]]
                 raise NotSwitched(_refused(answer))
         return answers
 

@@ -70,7 +70,7 @@ class IsolateLoader(Task):
         self._measured: dict[str, Any] | None = None
 
     def begin(self, num_steps: int) -> int:
-        if not self.program.steps.draws:
+        if not self.program.steps.num_loaders:
             self.give_up("the steps draw from no DataLoader of torch")
             return num_steps
         self._armed_s, self._armed_at = perf_counter(), num_steps

@@ -83,12 +83,13 @@ class TaskQueue:
 
     @property
     def is_recording(self) -> bool:
-        return self._current is not None and self._current.event == "trace" and self._current.has_begun
+        return self.is_busy and self._current is not None and self._current.event == "trace"
 
     @property
     def is_busy(self) -> bool:
         """Tell whether a task has begun and not ended."""
-        return self._current is not None and self._current.has_begun
+        task = self._current
+        return task is not None and task.has_begun and not task.done
 
     def overdue(self) -> str:
         """Return why a recording that is under way should end before another step does; "" otherwise."""
@@ -123,7 +124,7 @@ class TaskQueue:
         """Note that `num_steps` have ended, the last one just now. Return the number at which to be called
         next."""
         while not self._ignored:
-            if self.is_leaving:
+            if self.is_leaving and not (self._current is not None and self._current.is_ending):
                 self._end_present()
                 return NEVER
             if self._current is None:

@@ -73,7 +73,7 @@ class QueueLevel:
         """
         router = self.router(arm)
         assert router is not None
-        patience = max(arm.num_workers + 1, num_queued)
+        patience = num_queued + 1
         lowest, highest, since = math.inf, -math.inf, 0
         waits = arm.is_on or median(self._busy_shares) >= 1
         for _ in range(MOST_QUEUES * num_queued):

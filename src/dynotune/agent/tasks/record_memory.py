@@ -17,6 +17,7 @@ import pickle
 from time import perf_counter
 from types import FunctionType
 
+from ..core.allocator_counters import memory_stats
 from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.living_objects import instances
@@ -127,7 +128,7 @@ class RecordMemory(Task):
         self._tell_kept()
         # Read the counters first; taking the snapshot allocates nothing on the device.
         for device in self._devices.values():
-            stats = torch.cuda.memory_stats(device["device"])
+            stats = memory_stats(torch, device["device"])
             free, total = torch.cuda.mem_get_info(device["device"])
             device.update(num_events=_position(stats), reserved_bytes=stats["reserved_bytes.all.current"])
             device.update(free_bytes=int(free), total_bytes=int(total))
@@ -167,7 +168,7 @@ class RecordMemory(Task):
 
     def _mark(self, name: str) -> None:
         for index, device in self._devices.items():
-            device["marks"].append([name, _position(self.program.torch.cuda.memory_stats(index))])
+            device["marks"].append([name, _position(memory_stats(self.program.torch, index))])
 
     # Owners of blocks
 
@@ -189,7 +190,7 @@ class RecordMemory(Task):
                 index, address = self._address(tensor)
                 if index in self._devices and address:
                     if index not in at:
-                        at[index] = _position(self.program.torch.cuda.memory_stats(index))
+                        at[index] = _position(memory_stats(self.program.torch, index))
                     self._devices[index]["owners"].append([role, address, at[index]])
 
     def _address(self, tensor: Any) -> tuple[int, int]:

@@ -8,22 +8,27 @@ otherwise would span two steps.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 import shutil
 import sys
+from _thread import start_new_thread
+from threading import Event
 from time import perf_counter
 
 from ..core import reasons
+from ..core.allocator_counters import num_device_tensors
 from ..core.covers import covers, uncover
 from ..core.cupti import other_profiler
-from ..core.device import is_capturing, num_device_tensors, synchronise
+from ..core.device import is_capturing, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.program import Program
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 # it is 7 times as much.
 MOST_BYTES = 256 << 20
 MEMORY_EVERY_S = 0.05
+# A trace of the largest size is written in less; the program waits so long where it cannot go on before.
+MOST_ENDING_S = 60.0
 # The file is a quarter larger than at level 6 but takes half the time, and the program waits for it.
 GZIP_LEVEL = 3
 
@@ -55,6 +62,8 @@ class RecordTrace(Task):
         self._resident_bytes = 0
         self._prepared_s = 0.0
         self._makes_way = False  # for a session that the program begins
+        self._has_ended = Event()
+        self._outcome: Callable[[], None] | None = None
         self._step_s: list[float] = []
         self._notes: list[str] = []
 
@@ -71,12 +80,15 @@ class RecordTrace(Task):
             self._options["stacks"] = False
             self._notes.append("stacks were left out: the program has a profile function of its own")
         self._prepared_s, self._resident_bytes = perf_counter(), _resident_bytes()
-        self._session = Session(self.program.torch, profiler, **self._options)
+        # A running job, into which the agent was loaded, does not wait for the recording's end.
+        self._session = Session(
+            self.program.torch, profiler, ends_anywhere=self.program.steps.is_joined, **self._options
+        )
         self._cover_annotations()
         return num_steps + 1
 
     def step_ended(self, num_steps: int) -> int:
-        if self._session is not None and self._session.is_here:
+        if self._session is not None and self._session.is_here and not self.is_ending:
             annotation = open_optimizer_annotation()
             if annotation is None:
                 self._boundary(self._session, num_steps)
@@ -90,6 +102,8 @@ class RecordTrace(Task):
 
     def overdue(self) -> str:
         """Bound the recording of a program that makes no step any more, as in an evaluation."""
+        if self.is_ending:
+            return ""
         since_s = perf_counter() - max(self._prepared_s, self._last_s)
         if since_s > self._most_s:
             return "no step ended for %.0f s" % since_s
@@ -99,18 +113,23 @@ class RecordTrace(Task):
         return "its memory grew by %d MiB" % (grown_bytes >> 20) if is_large else ""
 
     def at_exit(self) -> None:
+        if self.is_ending:
+            self._has_ended.wait(MOST_ENDING_S)
+            self._settle()
         reason = "the recording began"
         if self._session is not None:
             reason = "more than %d of %d steps were recorded" % (len(self._step_s), self._num_steps)
         self.give_up(reason, code=reasons.PROGRAM_ENDED, at_exit=True, notes=self._notes)
 
     def clean_up(self) -> None:
+        if self.is_ending:
+            self._has_ended.wait(MOST_ENDING_S)
         if self._cover is not None:
             uncover(self.program.torch.autograd.profiler.record_function, "__exit__", self._cover)
         if self.program.profiler is not None:
             self.program.profiler.begins = None
         session, self._session = self._session, None
-        if session is not None and session.is_here:
+        if session is not None and session.is_here and not self.is_ending:
             session.abandon(detach=not self._makes_way)
 
     # The session
@@ -173,23 +192,54 @@ class RecordTrace(Task):
     def _stop(self, session: Session, end_s: float, stopped_by: str) -> None:
         synchronise(self.program.torch)
         num_tensors = num_device_tensors(self.program.torch) - self._num_device_tensors
+        fields = {
+            "first_step": self._first_step,
+            "num_steps": len(self._step_s),
+            "begin_s": self._begin_s,
+            "end_s": end_s,
+            "step_s": self._step_s,
+            "stopped_by": stopped_by,
+            "num_device_tensors": num_tensors,
+        }
+        if session.ends_anywhere:
+            self.is_ending = True
+            start_new_thread(self._end_beside, (session, fields))
+        else:
+            self._write_trace(session, fields)()
+
+    def _end_beside(self, session: Session, fields: dict[str, Any]) -> None:
+        """End the session in a thread of the agent, while the program makes further steps."""
+        try:
+            self._outcome = self._write_trace(session, fields)
+        except Exception as error:
+            self._outcome = functools.partial(self.failed, error)
+        self._has_ended.set()
+        self.program.steps.between_events(self._settle, MOST_ENDING_S)
+
+    def _settle(self) -> bool:
+        """Tell what came of the recording, once."""
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome()
+        return outcome is not None
+
+    def _write_trace(self, session: Session, fields: dict[str, Any]) -> Callable[[], None]:
+        """End the session and write its trace; return what tells so.
+
+        Raises OSError: see `_write`.
+        """
         session.end()
         self._session = None
         name = self._file_name()
         num_bytes = _write(session, self.program.folder, name)
-        self.complete(
+        return functools.partial(
+            self.complete,
             file=name,
             reason="",
-            first_step=self._first_step,
-            num_steps=len(self._step_s),
-            begin_s=self._begin_s,
-            end_s=end_s,
-            step_s=self._step_s,
-            stopped_by=stopped_by,
             num_bytes=num_bytes,
-            num_device_tensors=num_tensors,
             cupti_stays=session.cupti_stays,
             notes=self._notes,
+            **fields,
             **self._options,
         )
 
@@ -207,7 +257,9 @@ class RecordTrace(Task):
     def _make_way(self) -> None:
         """End the recording when the program begins a profiler session, because only one session can
         exist."""
-        if not self.done and self._session is not None:
+        if self.is_ending:
+            self._has_ended.wait(MOST_ENDING_S)
+        elif not self.done and self._session is not None:
             self._makes_way = True
             self.give_up(self.program.profiler.place, code=reasons.PROGRAM_PROFILES, notes=self._notes)
 

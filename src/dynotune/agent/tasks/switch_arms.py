@@ -25,8 +25,9 @@ from threading import get_ident
 from time import perf_counter
 
 from ..core import reasons
+from ..core.allocator_counters import device_allocations
 from ..core.covers import call_directly
-from ..core.device import device_allocations, synchronise
+from ..core.device import synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
@@ -231,7 +232,8 @@ class SwitchArms(Task):
                     return
 
     def _drop(self, at: int, error: NotSwitched) -> Stops:
-        self._say_dropped(at, str(error), code=error.code, blamed=self._arms[at].blamed)
+        arm = self._arms[at]
+        self._say_dropped(at, str(error), code=error.code, blamed=arm.blamed, unsuited=arm.unsuited)
         self._switch_off(at)
         yield from self._wash_out(None)
 
@@ -341,7 +343,7 @@ class SwitchArms(Task):
     def _wash_out(self, arm: ArmSwitch | None) -> Stops:
         if arm is not None and arm.settles_at_once:
             return
-        queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
+        queued = self._within_epoch(max(self.program.num_queued, arm.num_queued if arm is not None else 0))
         if self._has_ranks:
             yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)
             return
@@ -364,7 +366,7 @@ class SwitchArms(Task):
                 self._refuse_compiled(arm, before, now)
             if router is not None and not is_settled:
                 is_idle, is_steady, num_ready = router.waiting()
-                most = 2 * (arm.num_workers if arm is not None else 0)
+                most = self._within_epoch(2 * arm.num_workers if arm is not None else 0)
                 is_settled = is_idle and (has_level or is_steady or number > most)
                 least = least if has_level else max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
@@ -373,6 +375,15 @@ class SwitchArms(Task):
                 return
         # If nothing was switched on, the program runs in its own way.
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
+
+    def _within_epoch(self, num_steps: int) -> int:
+        """Return the number of steps, at most an epoch's: no batch that was ready outlasts its epoch.
+
+        With several loaders, each has epochs of its own, and only the last one's length is known.
+        """
+        steps = self.program.steps
+        is_known = steps.epoch_steps is not None and steps.num_loaders == 1
+        return min(num_steps, steps.epoch_steps) if is_known else num_steps
 
     def _keeps_level(self, arm: ArmSwitch | None) -> bool:
         """Tell whether the loader's queue stays as full as it is when the candidate is switched.

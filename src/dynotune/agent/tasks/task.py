@@ -25,10 +25,12 @@ class Task:
     program without torch, a task with `needs_torch` is given up.
 
     `program`: program that the task works on. `order`: fields of the task, in the form of `schema.task`.
+    `is_ending`: whether a thread of the agent is about to end the task.
     """
 
     event = ""
     needs_torch = False
+    is_ending = False
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         self.program, self.order = program, order
@@ -118,7 +120,8 @@ class Task:
         if self.done:
             return
         # First, so that a later error does not reactivate the task.
-        self.done, self.result = True, result
+        self.result = result
+        self.done = True
         try:
             self.clean_up()
         except Exception as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.device import device_allocations, is_capturing, synchronise
+from ..core.allocator_counters import device_allocations
+from ..core.device import is_capturing, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS

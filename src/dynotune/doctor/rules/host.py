@@ -2,6 +2,7 @@
 
 from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.float32_products import is_ieee, saved_by_tf32
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.program_loops import LONG_LOOP, main_loop, told_of
@@ -50,6 +51,11 @@ def launch_bound(view: ObservationView) -> Judgements:
     is_long = loop is not None and loop.is_long
     compiled = is_long or any(model.compiled for model in view.models)
     candidates = [] if compiled else [Setting("compile.mode", "reduce-overhead")]
+    if _has_fusable_optimizer(view):
+        candidates.append(Setting("optimizer.fused", True))
+    if not compiled and is_ieee(view) and saved_by_tf32(view) >= policy.LEAST_SHARE:
+        # Replayed graphs leave the device's own time, of which the host hides this part now.
+        candidates.append(Setting("matmul.fp32_precision", "high"))
     yield Judgement(
         claim=claim,
         share=share,
@@ -57,6 +63,16 @@ def launch_bound(view: ObservationView) -> Judgements:
         where=loop.where if loop is not None else bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
         remedy=LONG_LOOP if is_long else "",
+    )
+
+
+def _has_fusable_optimizer(view: ObservationView) -> bool:
+    """Tell whether an optimizer of torch launches several kernels to update parameters on the device, where
+    its fused form launches one."""
+    of_device = [one for one in view.optimizers if any(name.startswith("cuda") for name in one.devices)]
+    return any(
+        one.name.startswith("torch.optim.") and one.name.rpartition(".")[2] in FUSED and not one.fused
+        for one in of_device
     )
 
 

@@ -3,8 +3,8 @@
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
+from dynotune.doctor.float32_products import is_ieee, rates, saved_by_tf32, without_tf32
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model
@@ -12,32 +12,19 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import PRODUCTS
 
 HALF = ("float16", "bfloat16")
-RATES = {
-    (8, 0): (1.0, 8.0, 16.0),
-    (8, 6): (1.0, 2.0, 4.0),
-    (8, 7): (1.0, 4.0, 8.0),
-    (8, 9): (1.0, 2.0, 4.0),
-    (9, 0): (1.0, 7.4, 14.8),
-    (10, 0): (1.0, 15.0, 30.0),
-    (10, 3): (1.0, 15.0, 30.0),
-    (12, 0): (1.0, 2.0, 4.0),
-}
-"""Dense rates of float32, TF32 and half types relative to float32, by capability. From NVIDIA's data sheets,
-for the fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
 @cuda_rule(family="precision")
 def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
-    losses = _no_tf32(view)
+    losses = without_tf32(view)
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE or view.variable("NVIDIA_TF32_OVERRIDE") == "0":
         return
     if view.text("live.matmul_fp32_precision") != "ieee":
         return
-    float32, tf32, _ = rates(view)
     beyond = _gain_of_half(view)[0] if view.models else 0.0
-    share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
+    share = max(saving(view, saved_by_tf32(view)), beyond)
     yield Judgement(
         share=share,
         losses=losses,
@@ -160,19 +147,6 @@ def casts(view: ObservationView) -> Judgements:
     )
 
 
-def rates(view: ObservationView) -> tuple[float, float, float]:
-    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with the most to
-    gain."""
-    return RATES.get(capability(view), max(RATES.values()))
-
-
-def _no_tf32(view: ObservationView) -> list[LostTime]:
-    """Return the float32 products that do not use tensor cores, except those of `sdpa-math`."""
-    return [
-        loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")
-    ]
-
-
 def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     """Return the most that bfloat16 saves of an unrecorded step in float32, with evidence; 0 if the step uses
     other types."""
@@ -184,11 +158,11 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     if not _is_float32(model) or _autocast_types(view) or capability(view) < (8, 0):
         return 0.0, []
     float32, tf32, half = rates(view)
-    slow = sum(loss.share for loss in _no_tf32(view))
+    slow = sum(loss.share for loss in without_tf32(view))
     without = view.lost("amp-absent")
     products = view.kernel_share(*PRODUCTS)
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
-    tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
+    tf32_first = slow >= policy.LEAST_SHARE and is_ieee(view)
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)
     # Kernels between products run in the products' type, but the more such kernels, the smaller the part that
     # does.

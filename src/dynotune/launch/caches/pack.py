@@ -13,9 +13,12 @@ import shutil
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 from dynotune import __version__
 from dynotune.launch.caches import contents
@@ -28,6 +31,7 @@ from dynotune.schema.cache_pack import (
     Conditions,
     LeftOut,
     Manifest,
+    ManifestRoom,
     Packed,
     PackedFile,
     is_compilers,
@@ -63,13 +67,25 @@ def pack(
         packages: files that the program loads itself, such as those of AOTInductor.
 
     Raises:
-        UsageError: the caches have no files to pack, `target` is a folder, a package, or lies in a cache,
-            or two packages have one name.
+        UsageError: the caches have no files to pack or too many, `target` is a folder, a package, or lies in
+            a cache, or two packages have one name.
         CannotRunHere: the disk is full, or `target` cannot be written; no partial file remains.
     """
     _refuse_target(target, places)
     _refuse_packages(packages, target)
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
+    head = Manifest(
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        dynotune=__version__,
+        command=list(command),
+        conditions=conditions,
+        folders={place.name: str(place.path) for place in kept},
+        variables={
+            name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
+        },
+    )
+    # Copying hundreds of thousands of files takes minutes, and counting them seconds.
+    _refuse_many(_sources(kept, places, packages), ManifestRoom(head))
     left_out: list[LeftOut] = []
     hint = (
         f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: --without "
@@ -82,23 +98,13 @@ def pack(
         body, whole = folder / "body", folder / "whole"
         whole.touch(0o600)
         with body.open("wb") as file:
-            files = _write_files(file, _sources(kept, places, packages), left_out, folder=folder)
+            room = ManifestRoom(head)
+            files = _write_files(file, _sources(kept, places, packages), left_out, room, folder=folder)
         if not files:
             raise _nothing(kept, left_out)
         packed_from = {file.cache for file in files}
-        manifest = Manifest(
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            dynotune=__version__,
-            command=list(command),
-            conditions=conditions,
-            folders={place.name: str(place.path) for place in kept if place.name in packed_from},
-            variables={
-                name: value
-                for name, value in sorted(env.items())
-                if is_compilers(name) and value.isprintable()
-            },
-            files=files,
-        )
+        folders = {name: path for name, path in head.folders.items() if name in packed_from}
+        manifest = msgspec.structs.replace(head, folders=folders, files=files)
         digest = _join(manifest, body, whole)
         size_bytes = whole.stat().st_size
         whole.replace(target)
@@ -124,6 +130,27 @@ def _sources(
         yield "packages", package.resolve(), package.name
 
 
+def _refuse_many(sources: Iterable[tuple[CacheName, Path, str]], room: ManifestRoom) -> None:
+    num_files = Counter[CacheName]()
+    has_room = True
+    for cache, _, path in sources:
+        if not _path_problem(path):
+            num_files[cache] += 1
+            has_room = has_room and room.add(path)
+    if not has_room:
+        counted = ", ".join(f"{TITLES[cache]} {num:,}" for cache, num in num_files.most_common())
+        raise UsageError(
+            f"The caches have {num_files.total():,} files ({counted}), and a pack has room for "
+            f"{room.num_files:,} of them, at most {MOST_FILES:,}. Nothing was packed.",
+            hint="Leave a cache out with --without, or fill new caches with what this command needs alone: "
+            "dynotune startup warm --caches DIR -- COMMAND",
+        )
+
+
+def _path_problem(path: str) -> str:
+    return path_problem(path) if path.isprintable() else "has characters that are not printable"
+
+
 def member_name(number: int) -> str:
     """Name the file `number` (from 0) in the archive."""
     return f"files/{number:07}"
@@ -133,6 +160,7 @@ def _write_files(
     file: IO[bytes],
     sources: Iterable[tuple[CacheName, Path, str]],
     left_out: list[LeftOut],
+    room: ManifestRoom,
     *,
     folder: Path,
 ) -> list[PackedFile]:
@@ -144,9 +172,9 @@ def _write_files(
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for cache, source, path in sources:
-            problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
-            if not problem and len(files) >= MOST_FILES:
-                problem = f"exceeds the limit of {MOST_FILES:,} files of a pack"
+            problem = _path_problem(path)
+            if not problem and not room.add(path):
+                problem = f"it came while the pack was written, which has room for {room.num_files:,} files"
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
                 found = problem or _copy(source, spool)
                 if isinstance(found, str):
@@ -154,6 +182,8 @@ def _write_files(
                     continue
                 size_bytes, digest = found
                 archive.addfile(_member(member_name(len(files)), size_bytes), spool)
+            # The archive remembers all members, which no writer of a stream needs.
+            archive.members.clear()  # type: ignore[attr-defined]
             files.append(PackedFile(cache=cache, path=path, size_bytes=size_bytes, sha256=digest))
     return files
 
@@ -200,7 +230,7 @@ def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
 
 def _join(manifest: Manifest, body: Path, whole: Path) -> str:
     """Write the manifest and then the files; return the digest of the complete pack."""
-    text = document.encode(manifest)
+    text = document.encode(manifest, indent=0)
     with whole.open("wb") as file:
         with _compressed(file) as stream:
             # The tar continues in the next gzip member, so this member has no end-of-archive marker.

@@ -217,6 +217,8 @@ def _read_manifest(archive: tarfile.TarFile, name: str) -> Manifest:
 
 def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo:
     member = archive.next()
+    # The archive remembers all members, and each is wanted once.
+    archive.members.clear()  # type: ignore[attr-defined]
     if member is None or member.name != expected:
         raise hostile(
             name, f"it has {member.name[:100] if member else 'nothing'!r} where {expected} should be"

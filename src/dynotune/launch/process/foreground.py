@@ -123,7 +123,7 @@ class TransparentRun:
             CannotRunHere: `run.json` cannot be written.
         """
         folder = self._folder
-        records = [] if folder is None else Records(folder).update()
+        records = [] if folder is None else Records(folder, launched_s=self._launched_s).update()
         processes = [summarise(record, self._launched_s) for record in records]
         run = Run(
             id="" if folder is None else folder.name,

@@ -20,7 +20,7 @@ import dynotune
 from dynotune.launch.process import changes, executable, overlay, processes, run_folder
 from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.inboxes import Messages
-from dynotune.launch.process.leases import MARK, Lease
+from dynotune.launch.process.leases import MARK, Lease, is_marked
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -373,14 +373,11 @@ class Launched:
         Returns:
             Ids of processes still alive after the limit: another user's, or stuck in the kernel.
         """
-        mark = os.fsencode(f"{MARK}={self._run_dir}")
         began_s = time.monotonic()
         killed: dict[int, processes.Process] = {}
         refused: set[int] = set()
         while True:
-            orphans = [
-                process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)
-            ]
+            orphans = [each for each in processes.descendants(os.getpid()) if self._is_ours(each)]
             for process in orphans:
                 refused.update(processes.kill_all(process.pid))
                 if not processes.send(process, signal.SIGKILL):
@@ -395,10 +392,11 @@ class Launched:
                 return sorted(killed)
             time.sleep(_LOOK_AGAIN_S)
 
-    def _is_ours(self, process: processes.Process, mark: bytes) -> bool:
+    def _is_ours(self, process: processes.Process) -> bool:
         # The supervisor of a captured command leads the session of the command.
         in_session = self._order["own_group"] and process.session == self._supervisor.pid
-        return in_session or processes.environment_holds(process.pid, mark)
+        run_dir = "" if self._run_dir is None else str(self._run_dir)
+        return in_session or is_marked(process.pid, self._lease.token, run_dir)
 
 
 def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:

@@ -177,7 +177,7 @@ def _end_marked(token: str, run_dir: str) -> int:
     """
     deadline_s = time.monotonic() + _ENDING_S
     ended: set[tuple[int, int]] = set()
-    while marked := [one for one in processes.everyone() if _is_marked(one.pid, token, run_dir)]:
+    while marked := [one for one in processes.everyone() if is_marked(one.pid, token, run_dir)]:
         if _is_held(run_dir, but=token):
             raise BlockingIOError
         for process in marked:
@@ -204,7 +204,11 @@ def _is_held(run_dir: str, *, but: str) -> bool:
     return False
 
 
-def _is_marked(pid: int, token: str, run_dir: str) -> bool:
+def is_marked(pid: int, token: str, run_dir: str) -> bool:
+    """Tell whether a process has a run's folder in its environment, or sees the run's view.
+
+    `run_dir`: run folder; "" looks for the view alone.
+    """
     if pid == os.getpid():
         return False
     if run_dir and processes.environment_holds(pid, os.fsencode(f"{MARK}={run_dir}")):

@@ -1,11 +1,12 @@
 """Read the files that the agent writes in each process; a truncated file is read up to the cut."""
 
 import struct
+import time
 from pathlib import Path
 
 from dynotune.launch.records.record import Record, Step
 from dynotune.schema import untrusted
-from dynotune.schema.errors import RecordError, may_fail
+from dynotune.schema.errors import CannotRunHere, RecordError, may_fail
 
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
@@ -17,6 +18,7 @@ _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _START_LAST_BYTE = struct.calcsize("<8sHHId") - 1
 _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
+_CLOCK_SLACK_S = 1.0
 _STEP_PAYLOAD = struct.Struct("<dqQd")
 
 
@@ -99,16 +101,41 @@ class Records:
     """All records of a run folder.
 
     With another pattern, these are the later files of watched processes whose first records were full.
+
+    Args:
+        launched_s: time (s, CLOCK_MONOTONIC) after which all processes began that may be recorded, of a run
+            that this boot of the machine has seen; None if times are not compared with those of this process.
     """
 
-    def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
-        self._folder, self._pattern = folder, pattern
+    def __init__(
+        self, folder: Path, pattern: str = "process-*.rec", *, launched_s: float | None = None
+    ) -> None:
+        self._folder, self._pattern, self._launched_s = folder, pattern, launched_s
         self._readers: dict[Path, Reader] = {}
 
     def update(self) -> list[Record]:
-        """Read new data of all processes, in the order of their starts. Raises RecordError: as for Reader."""
+        """Read new data of all processes, in the order of their starts.
+
+        Raises RecordError: as for Reader. CannotRunHere: a process has another clock than this one.
+        """
         # A pipe or a link there is nothing that the agent wrote.
         paths = sorted(filter(untrusted.is_ordinary, self._folder.glob(self._pattern)))
         self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
         records = [reader.update() for reader in self._readers.values()]
-        return sorted((record for record in records if record.pid), key=lambda record: record.start_s)
+        records = sorted((record for record in records if record.pid), key=lambda record: record.start_s)
+        if self._launched_s is not None:
+            _refuse_other_clocks(records, self._launched_s)
+        return records
+
+
+def _refuse_other_clocks(records: list[Record], launched_s: float) -> None:
+    """Refuse records from before the launch or from the future: their times cannot be compared with ours."""
+    until_s = time.perf_counter() + _CLOCK_SLACK_S
+    for record in records:
+        if not launched_s - _CLOCK_SLACK_S <= record.start_s <= until_s:
+            by_s = max(launched_s - record.start_s, record.start_s - until_s)
+            raise CannotRunHere(
+                f"The clock of process {record.pid} is not dynotune's: it differs by at least {by_s:,.0f} s. "
+                "A time namespace or a preloaded library shifts CLOCK_MONOTONIC there.",
+                hint="Start dynotune where that clock holds, as in: unshare --time … dynotune …",
+            )

@@ -6,20 +6,25 @@ import msgspec
 
 from dynotune.launch import new_run_folder
 from dynotune.measure.account.energy import EnergyMeter
-from dynotune.measure.account.whole_run import ACCOUNT_FILE, account
+from dynotune.measure.account.whole_run import ACCOUNT_FILE, account, priced
 from dynotune.measure.live import Watcher, checked_facts, machine_lock
 from dynotune.measure.live.launch_plan import launch_plan
 from dynotune.measure.live.live_run import run_once
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
 from dynotune.schema.account import RunAccount
+from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import LIMIT_S, Plan, RunSpec
 from dynotune.text import words
 
 
-def accounted(run: RunSpec, watcher: Watcher) -> RunAccount:
+def accounted(run: RunSpec, watcher: Watcher, *, recipe: Recipe | None = None) -> tuple[RunAccount, Outcome]:
     """Run the command to its end, or for `run.timeout_s`, and write `account.json` into its run folder.
 
     A command that ends with an error is accounted for, too.
+
+    Args:
+        recipe: the recipe whose settings the run has.
 
     Raises UsageError, CannotRunHere: the command cannot be started, or the record cannot be written.
     """
@@ -47,6 +52,7 @@ def accounted(run: RunSpec, watcher: Watcher) -> RunAccount:
     notes = found.notes
     if outcome.run.ended_by == "timeout":
         notes = [*notes, f"the command was ended after {words.duration(limit_s)}, which --timeout changes"]
-    found = msgspec.structs.replace(found, id=outcome.run.id, energy_j=energy_j, notes=notes)
+    found = msgspec.structs.replace(found, id=outcome.run.id, notes=notes)
+    found = priced(found, run.settings, recipe, energy_j)
     document.write(folder / ACCOUNT_FILE, found)
-    return found
+    return found, outcome

@@ -25,6 +25,9 @@ THOUSAND = 1000
 NO_PYTHON = "no Python of the command began a record, so its time is not known in parts"
 NOT_SAMPLED = "the main thread's stack was not sampled: the process ended at once, or was forked"
 NO_STEP = "no step was found, so all of the program counts as its start"
+FEW_STEPS, FEW_EPOCHS = "the run had fewer than two steps", "the run had fewer than two epochs"
+OF_TIME = "the recipe's proof is of time; dynotune tune --objective energy proves energy"
+OF_ENERGY = "the recipe's proof is of energy"
 WITHOUT_PTX = (
     "PTX that the driver compiles is not told apart: it is part of the row in which a kernel is first called"
 )
@@ -57,14 +60,34 @@ def account_of_run(
         command=run.command,
         exit_code=run.exit_code,
     )
-    changes: dict[str, object] = {"id": run.id}
-    if energy_j is not None:
-        changes["energy_j"] = energy_j
-    if recipe is not None:
-        changes["saved"] = saved(recipe, run.settings, found)
-    found = msgspec.structs.replace(found, **changes)
+    found = priced(msgspec.structs.replace(found, id=run.id), run.settings, recipe, energy_j)
     document.write(folder / ACCOUNT_FILE, found)
     return found
+
+
+def priced(
+    found: RunAccount, settings: Sequence[Setting], recipe: Recipe | None, energy_j: float | Unknown | None
+) -> RunAccount:
+    """Return the account of a run with these settings with its energy, and with what the recipe's settings
+    save.
+
+    `energy_j`: None if it was not asked for.
+    """
+    if energy_j is not None:
+        found = msgspec.structs.replace(
+            found,
+            energy_j=energy_j,
+            per_thousand_steps_j=_part_j(energy_j, found.per_thousand_steps_s, found.wall_s, FEW_STEPS),
+            per_epoch_j=_part_j(energy_j, found.per_epoch_s, found.wall_s, FEW_EPOCHS),
+        )
+    return found if recipe is None else msgspec.structs.replace(found, saved=saved(recipe, settings, found))
+
+
+def _part_j(energy_j: float | Unknown, took_s: float | None, wall_s: float, few: str) -> float | Unknown:
+    """Return the energy of `took_s` of a run, in proportion to its time. `few`: why `took_s` is not known."""
+    if isinstance(energy_j, Unknown):
+        return energy_j
+    return Unknown(few) if took_s is None or not wall_s else energy_j * took_s / wall_s
 
 
 def account(
@@ -106,19 +129,39 @@ def account(
 
 
 def saved(recipe: Recipe, settings: Sequence[Setting], found: RunAccount) -> list[SavedTime]:
-    """Return what the proved settings of a recipe save in 1,000 steps of a run that has them.
+    """Return what the proved settings of a recipe save in 1,000 steps, and in an epoch, of a run that has
+    them.
 
-    The time of the steps counts, not what lies between them. Other objectives than speed are left out, and
+    The steps count, not what lies between them. A proof of time says nothing of energy, since power is
+    another with the setting, and a proof of energy nothing of time. Other objectives are left out, and
     settings that the run did not have.
     """
     applied = {setting.knob: setting for setting in settings}
-    if recipe.recipe.objective != "throughput" or found.num_steps < 2:
-        return []
-    between_s = (found.per_thousand_steps_s or 0.0) * found.part_s("steps")
+    objective = recipe.recipe.objective
     all_s = found.part_s("steps") + found.part_s("between")
-    thousand_s = between_s / all_s if all_s else 0.0
+    if objective not in ("throughput", "energy") or found.num_steps < 2 or not all_s:
+        return []
+    in_steps = found.part_s("steps") / all_s
+
+    def more(of: float | Unknown, speedup: float) -> float | Unknown:
+        return of if isinstance(of, Unknown) else (speedup - 1) * of * in_steps
+
+    thousand_s: float | Unknown = found.per_thousand_steps_s or Unknown(FEW_STEPS)
+    epoch_s: float | Unknown = Unknown(FEW_EPOCHS) if found.per_epoch_s is None else found.per_epoch_s
+    thousand_j = found.per_thousand_steps_j
+    if objective == "energy":
+        thousand_s = epoch_s = Unknown(OF_ENERGY)
+    else:
+        thousand_j = Unknown(OF_TIME)
     return [
-        SavedTime(str(applied[proof.knob]), proof.speedup, proof.ci, (proof.speedup - 1) * thousand_s)
+        SavedTime(
+            str(applied[proof.knob]),
+            proof.speedup,
+            proof.ci,
+            per_thousand_steps_s=more(thousand_s, proof.speedup),
+            per_epoch_s=more(epoch_s, proof.speedup),
+            per_thousand_steps_j=more(thousand_j, proof.speedup),
+        )
         for proof in recipe.proof
         if proof.knob in applied
     ]

@@ -72,6 +72,7 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
         confidence=request.confidence,
         seen=request.seen,
         within=request.in_process != "never" and not reason,
+        only_within=request.in_process == "only",
         warnings=wary,
         facts={**facts, **probe.environment.facts(run.env)},
     )
@@ -110,7 +111,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
         against=comparison.against,
         confidence=comparison.confidence,
         seen=comparison.seen,
-        in_process="auto" if comparison.within else "never",
+        in_process="only" if comparison.only_within else "auto" if comparison.within else "never",
     )
     objective.refuse_impossible(request.run)
     refuse_another_machine("comparison", comparison.facts, facts_of(request.run))

@@ -76,7 +76,8 @@ class Guard(msgspec.Struct, frozen=True):
 
     All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of
     `ahead`;
-    `patience_s`: further limit of runs with settings.
+    `patience_s`: further limit of runs with settings; `caches`: folder of compiled code that other runs of
+    the command left, which is keyed by content; None: one for each arm below `folder`.
     """
 
     run: RunSpec
@@ -84,6 +85,7 @@ class Guard(msgspec.Struct, frozen=True):
     facts: Facts
     limit_s: float = LIMIT_S
     patience_s: float = math.inf
+    caches: Path | None = None
     made: dict[str, Readings] = {}
     go_on: Callable[[], object] = lambda: None
 
@@ -97,7 +99,7 @@ class Guard(msgspec.Struct, frozen=True):
             self.run,
             over(self.run.settings, settings),
             label=f"a run of the {arm}",
-            cache_folder=self.folder / "caches" / arm,
+            cache_folder=self.caches or self.folder / "caches" / arm,
             folder=fresh_folder(self.folder / name),
             purpose="results",
             facts=self.facts,

@@ -83,7 +83,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self._page = TaskPage(folder) if launch.plan.live else None
         self._started_s, self.launched_s = time.time(), time.perf_counter()
         self._deadline_s = time.monotonic() + limit_s
-        self._all_records = Records(folder)
+        self._all_records = Records(folder, launched_s=self.launched_s)
         self._ended_by: EndedBy | None = None
         self._exit: Exit | None = None
         self._wall_s: float | None = None

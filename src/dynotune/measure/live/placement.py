@@ -30,6 +30,8 @@ RECORDED_S = 6.0
 # unusual.
 RANKS_STEPS = 9
 RECORDED_WITH_STACKS_S = 1.5
+# To write a trace takes a joined program about as long as the recorded steps took.
+RECORDED_BRIEFLY_S = 0.05
 # Processes check for tasks every 0.02 s, and their records are read up to 0.1 s late. All must learn of it in
 # time.
 TELL_S, TELL_RANKS_S = 0.15, 0.5
@@ -113,7 +115,8 @@ def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
 def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS) -> int:
     """Return how many steps fit, and at least `wanted` if recording takes no longer than usual without
     stacks."""
-    fits = int((RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S) / step_s)
+    usual_s = RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S
+    fits = int((RECORDED_BRIEFLY_S if request.brief else usual_s) / step_s)
     return request.num_steps or min(
         MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s)))
     )

@@ -81,11 +81,13 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
         num_steps: number of steps to record; None for up to 10, fewer if they are slow.
         stacks, shapes, memory: record Python's frames, shapes of inputs, and allocations; each slows steps
             down.
+        brief: record as few steps as tell something, because a job that runs waits for its recording.
         most_s: seconds after which no further step is recorded, whatever `num_steps` is.
     """
 
     run: RunSpec
     num_steps: int | None = None
+    brief: bool = False
     most_s: float = MOST_RECORDED_S
     stacks: bool = False
     shapes: bool = False

@@ -8,8 +8,8 @@ from pathlib import Path
 from dynotune.report import machine
 from dynotune.report.blocks import Answer
 from dynotune.report.places import prose
-from dynotune.report.study.rows import interval_of, level, long_time
-from dynotune.report.study.sides import levels
+from dynotune.report.study.rows import amount, interval_of, level, long_time
+from dynotune.report.study.sides import levels, thousand_steps
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Estimate, Parts, Study
@@ -60,6 +60,9 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     yield from _parts(study)
     if (values := levels(study)) is not None:
         yield "Before and after", words.arrow(*(level(study, value) for value in values))
+    if (thousand := thousand_steps(study)) is not None:
+        before, after = (amount(study, value) for value in thousand)
+        yield "1,000 steps", words.arrow(before, after)
     if study.break_even is not None:
         yield "The slower start breaks even", pays_off(study)
     if study.base_recipe is not None:
@@ -107,7 +110,7 @@ def spent_s(study: Study) -> float:
 def _sat_s(attempt: Attempt) -> float:
     try:
         ended, began = map(datetime.fromisoformat, (attempt.ended, attempt.began))
-        return (ended - began).total_seconds()
+        return max(0.0, (ended - began).total_seconds())
     except (ValueError, TypeError):
         return 0.0
 

@@ -35,8 +35,8 @@ from dynotune.report.steps import parts_table, stacked
 from dynotune.report.study import tables
 from dynotune.report.study.commands import RECIPE, compares, repeats
 from dynotune.report.study.header import ROUNDING_ADDS, WITHOUT_ROUNDING, headline, pays_off, stats
-from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
-from dynotune.report.study.sides import before_and_after, breakdowns
+from dynotune.report.study.rows import KINDS, Tried, ablated, amount, interval_of, tried
+from dynotune.report.study.sides import before_and_after, breakdowns, thousand_steps
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
@@ -126,10 +126,11 @@ def _head(study: Study) -> list[Fields]:
     breaks_even = (
         study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s
     )
+    thousand = f"; 1,000 steps {said['1,000 steps']}" if "1,000 steps" in said else ""
     blocks = [("in blocks", _in_blocks(one)) for one in study.within] if is_verbose() else []
     rows: list[tuple[str, str]] = [
         *([(name.lower(), said[name]) for name in (WITHOUT_ROUNDING, ROUNDING_ADDS) if name in said]),
-        *([("from, to", said["Before and after"])] if "Before and after" in said else []),
+        *([("from, to", said["Before and after"] + thousand)] if "Before and after" in said else []),
         *([("start", f"The slower start breaks even {pays_off(study)}.")] if breaks_even else []),
     ]
     command = ("command", words.command(study.run.command))
@@ -156,14 +157,21 @@ def _recipe(study: Study) -> list[Piece]:
     if not study.recipe:
         return []
     worth = {row.candidate.setting: row.worth for row in ablated(study)}
+    thousand = thousand_steps(study)
     rows: list[list[Phrase]] = []
     for setting in study.recipe:
         estimate = worth.get(setting)
         ci = interval_of(estimate) if estimate else None
         gain = words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""
-        rows.append([Span(str(setting), "strong"), gain, Span(words.interval(ci) if estimate else "", "dim")])
+        # Without the setting, the steps of the recipe would take this much more.
+        saved = (estimate.speedup - 1) * thousand[1] if estimate and thousand else None
+        saves = "" if saved is None else f"saves {amount(study, saved)}"
+        between = Span(words.interval(ci) if estimate else "", "dim")
+        rows.append([Span(str(setting), "strong"), gain, between, saves])
     detail = "each compared with and without, among all the others" if any(worth.values()) else ""
-    table = Table("", [Column(""), Column("", "number"), Column("", "whole")], rows)
+    if detail and thousand:
+        detail = "each with and without, among all the others; savings in 1,000 steps"
+    table = Table("", [Column(""), Column("", "number"), Column("", "whole"), Column("")], rows)
     return [Section("Recipe", [table], aside=detail, on=On.LONG)]
 
 

@@ -193,6 +193,11 @@ def level(study: Study, value: float) -> str:
             return words.duration(value)
 
 
+def amount(study: Study, value: float) -> str:
+    """Format the time or the energy of many steps, which is what a training costs."""
+    return words.energy(value) if study.run.objective == "energy" else words.hours(value)
+
+
 def long_time(seconds: float) -> str:
     """Format the time of a budget or search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
     if seconds < 120:

@@ -32,6 +32,25 @@ def levels(study: Study) -> tuple[float, float] | None:
     return (before, after) if after > 0 and math.isfinite(after) else None
 
 
+def thousand_steps(study: Study) -> tuple[float, float] | None:
+    """Return what 1,000 steps take before and with the recipe: seconds, or joules if the objective is energy.
+
+    None if nothing was confirmed, if the objective is another one, or if it is not known how many samples a
+    step has.
+    """
+    values = levels(study)
+    if values is None or study.run.objective not in ("throughput", "energy"):
+        return None
+    num = 1000.0
+    if study.per == "sample":
+        steps = study.diagnosis if isinstance(study.diagnosis, Unknown) else study.diagnosis.steps
+        if isinstance(steps, Unknown) or not steps.samples_per_s:
+            return None
+        num *= steps.samples_per_s * steps.step_s
+    before, after = values
+    return num * before, num * after
+
+
 def breakdowns(study: Study, names: tuple[str, str] = BEFORE_AND_AFTER) -> list[Breakdown]:
     """Return where the time goes before and with the recipe; before alone if both cannot be compared."""
     compared = before_and_after(study, names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,48 @@ def _soak(number: str, soak: dict[str, Any]) -> str:
     late = f", p99 {max(latencies) * 1000:.0f} ms" if latencies else ""
     held = "held" if soak["end"] == "ceiling" else "not held"
     return f"{number} for {soak['window_s']:g} s: {held}{late}"
+
+
+def detector(result: dict[str, Any]) -> str:
+    """Return the rates that `benchmarks/detector_parts.py` kept, beside those of others and limits."""
+    batches: dict[str, Any] = result["sections"]["rates"]
+    arms = {
+        "Ultralytics `predict`, float32": "ultralytics float32",
+        "Ultralytics `predict`, half": "ultralytics half",
+        "`predict`, before": "earlier_1 predict",
+        "`stream`, before": "earlier_1 stream",
+        "`predict`": "dynotune predict",
+        "`stream`": "dynotune stream",
+        "`stream`, six batches under way": "dynotune stream, depth 6",
+    }
+
+    def row(name: str, value: Callable[[dict[str, Any]], str]) -> str:
+        return f"| {name} | {' | '.join(value(batch) for batch in batches.values())} |"
+
+    def rate(name: str, batch: dict[str, Any]) -> str:
+        return f"{batch['images_per_s'][name]:,.0f}"
+
+    def best(batch: dict[str, Any]) -> float:
+        return max(float(rate) for name, rate in batch["images_per_s"].items() if name.startswith("dynotune"))
+
+    def over(batch: dict[str, Any]) -> str:
+        theirs = (batch["images_per_s"][f"ultralytics {kind}"] for kind in ("float32", "half"))
+        return ", ".join(f"{best(batch) / rate:.1f}×" for rate in theirs)
+
+    def lower(batch: dict[str, Any]) -> float:
+        return float(min(batch["forward_alone_per_s"], batch["link_whole_frames_per_s"]))
+
+    rows = [
+        "| " + " | ".join(["", *batches]) + " |",
+        "| --- |" + " --- |" * len(batches),
+        *(row(label, partial(rate, name)) for label, name in arms.items()),
+        row("the best of ours over theirs", over),
+        row("the forward alone, one after the other", lambda batch: f"{batch['forward_alone_per_s']:,.0f}"),
+        row("the best of it", lambda batch: f"{best(batch) / batch['forward_alone_per_s']:.0%}"),
+        row("the link, were whole frames copied", lambda batch: f"{batch['link_whole_frames_per_s']:,.0f}"),
+        row("the best of the lower of both", lambda batch: f"{best(batch) / lower(batch):.0%}"),
+    ]
+    return "\n".join(rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -541,3 +541,28 @@ def test_engine_is_right_when_buckets_of_a_model_that_keeps_tensors_by_shape_tak
 def test_gradients_are_not_recorded_whatever_the_input_asks_for(way):
     with Engine(seeded(Residual()), SHAPES) as engine:
         assert not engine(images(1).requires_grad_()).requires_grad
+
+
+def test_engine_captures_work_around_the_model_when_it_has_a_graph_for_the_shapes(monkeypatch):
+    capturer, apart = install_capturer(monkeypatch, EagerCapturer()), EagerCapturer()
+    engine, x = Engine(seeded(Residual()), SHAPES), images(4)
+
+    def work(forward, inputs):
+        return forward(inputs * 2)
+
+    graph = engine.captured_apart(work, (x,), capturer=apart)
+    x.copy_(images(4, seed=1))
+    graph.replay()
+    assert close_to(graph.outputs, engine(images(4, seed=1) * 2))
+    assert (capturer.num_captures, apart.num_captures) == (len(SHAPES), 1)
+    assert engine.captured_apart(work, (images(3),), capturer=apart) is None
+    engine.close()
+    with pytest.raises(ClosedError):
+        engine.captured_apart(work, (x,), capturer=apart)
+
+
+def test_engine_captures_nothing_around_the_model_when_it_runs_without_a_graph():
+    engine = Engine(seeded(Residual()), SHAPES)
+    assert (
+        engine.captured_apart(lambda forward, x: forward(x), (images(4),), capturer=EagerCapturer()) is None
+    )

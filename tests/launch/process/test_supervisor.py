@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch import Exit, start
-from dynotune.launch.process import launcher, processes
+from dynotune.launch.process import launcher, processes, supervisor
 from dynotune.schema.errors import CannotRunHere
 
 from ..conftest import FOREST, until
@@ -316,3 +316,13 @@ def test_processes_are_ended_when_the_supervisor_is_killed_after_the_command_beg
         process for process in map(processes.read, pids) if process is not None and process.state not in "ZX"
     ]
     assert len(pids) == 2 and not left
+
+
+def test_supervisor_does_not_wait_when_the_first_process_of_the_group_was_stopped():
+    if (leader := os.fork()) == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    assert os.WIFSTOPPED(os.waitpid(leader, os.WUNTRACED)[1])
+    supervisor._reap_leader(leader)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(leader, 0)

@@ -99,7 +99,7 @@ class Supervisor:
                 os.setpgid(self._command, group)
             # Reap the group's first process only now that the command has joined: a process group exists only
             # while it has members.
-            os.waitpid(group, 0)
+            _reap_leader(group)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._take_signals()
         for number in missed:
@@ -264,6 +264,12 @@ def _new_group() -> int:
         os._exit(0)
     os.setpgid(leader, leader)
     return leader
+
+
+def _reap_leader(leader: int) -> None:
+    # It may have been stopped before it ended, and the supervisor would wait for it, deaf to all else.
+    os.kill(leader, signal.SIGKILL)
+    os.waitpid(leader, 0)
 
 
 def _become_command(order: dict[str, Any], *, supervisor: int, failure: int, group: int) -> NoReturn:

@@ -142,7 +142,8 @@ def left(pid: int) -> float | None:
 
 
 def folders(root: Path) -> dict[str, list[str]]:
-    """Return the run folders in the training's folder for temporary files, with what is in each."""
+    """Return the run folders in the training's folder for temporary files, with what is in each. No other
+    dynotune may join a program there meanwhile."""
     found = [path for path in (root / "tmp").iterdir() if RUN_FOLDER.fullmatch(path.name)]
     return {path.name: sorted(inside.name for inside in path.iterdir()) for path in found}
 

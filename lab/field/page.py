@@ -35,6 +35,8 @@ where the hand gains 5% or more. `~` marks what its pairs did not decide, `=` wh
 "Losses" are those that the program prints: how far the recipe's are from the program's own at the same step,
 and how far the latter are from each other between runs; `same` is 5%, or twice its own.
 `make field` generates this page from the results."""
+EARLIER = """As first run: [result](../../benchmarks/results/field_first_{device}.json). What went wrong there
+was mended, and tuned anew: [once](../../benchmarks/results/field_second_{device}.json), and as told here."""
 
 
 def page(results: Sequence[Path], power: Path | None) -> str:
@@ -59,17 +61,23 @@ def first_line(rows: Sequence[Row]) -> str:
         if not counts["tuned"]:
             said.append(f"Nothing was tuned {PLACES[device]} yet.")
             continue
-        said.append(f"**{PLACES[device].capitalize()}**: {_counted(counts)} {_lost(mine)}")
+        place = PLACES[device]
+        said.append(f"**{place[0].upper()}{place[1:]}**: {_counted(counts)} {_lost(mine)}".rstrip())
     return "\n\n".join(said) or "Nothing was measured yet."
 
 
 def _counted(counts: Row) -> str:
     often = (
-        f"an informed hand gains 5% or more in {counts['hand_gains']} of "
-        f"{_programs(counts['tuned'] + counts['failed'])}; `tune` proved a recipe for "
-        f"{counts['recipe_where_hand_gains']} of {counts['hand_gains']} of these, and for "
-        f"{counts['with_a_recipe']} in all."
+        f"`tune` proved a recipe for {counts['with_a_recipe']} of "
+        f"{_programs(counts['tuned'] + counts['failed'])}. "
     )
+    if counts["hand_measured"]:
+        often += (
+            f"An informed hand was measured in {counts['hand_measured']} and gains 5% or more in "
+            f"{counts['hand_gains']}, of which {counts['recipe_where_hand_gains']} have a recipe."
+        )
+    else:
+        often += "How much an informed hand gains was not measured."
     times = [
         f"{name} {counts[f'median_s_to_{key}']:.0f} s"
         for name, key in (("diagnosis", "diagnosis"), ("first proof", "proof"), ("recipe", "recipe"))
@@ -82,15 +90,22 @@ def _counted(counts: Row) -> str:
             f" The hand's speed is reached to {counts['median_share_of_hand']:.0%} in the median and "
             f"{counts['least_share_of_hand']:.0%} in the worst."
         )
-    met = f" {counts['met']} of {counts['verified']} recipes were met again." if counts["verified"] else ""
+    met = ""
+    if counts["verified"]:
+        open_ = f", {counts['undecided']} undecided" if counts["undecided"] else ""
+        met = f" Verified: {_recipes(counts['verified'])}; {counts['met']} met again{open_}."
     return often + fast + far + met
+
+
+def _recipes(num: int) -> str:
+    return "1 recipe" if num == 1 else f"{num} recipes"
 
 
 def _programs(num: int) -> str:
     return "1 program" if num == 1 else f"{num} programs"
 
 
-def _lost(rows: Iterable[Row]) -> str:
+def _lost(rows: Sequence[Row]) -> str:
     lost = [
         f"{row['program']} ({share:.0%} of the hand)"
         for row in sorted(rows, key=lambda row: share_of_speed(row) or 1.0)
@@ -98,7 +113,9 @@ def _lost(rows: Iterable[Row]) -> str:
     ]
     slower = [row["program"] for row in rows if (row.get("verify") or {}).get("verdict") == "slower"]
     failed = [row["program"] for row in rows if row.get("tune") and not is_done(row["tune"])]
-    told = f"We lose in: {', '.join(lost)}." if lost else "We lose to the hand in none that was measured."
+    known = any(share_of_speed(row) is not None for row in rows)
+    none = "We lose to the hand in none that was measured." if known else ""
+    told = f"We lose in: {', '.join(lost)}." if lost else none
     told += f" Slower than as published: {', '.join(slower)}." if slower else ""
     return told + (f" `tune` failed in: {', '.join(failed)}." if failed else "")
 
@@ -110,7 +127,11 @@ def _of_device(file: Path, result: dict[str, Any]) -> list[str]:
     on = hardware.get("gpu.name") if device == "cuda" else hardware.get("host.cpu")
     # A page lies in docs/reference.
     where = f"[Result](../../benchmarks/results/{file.name}): {on}, torch {versions.get('torch', '?')}."
-    lines = [f"\n## {PLACES[device].capitalize()}\n", where, "", _row(HEADS), "| --- " * len(HEADS) + "|"]
+    place = PLACES[device]
+    lines = [f"\n## {place[0].upper()}{place[1:]}\n", where]
+    if file.with_stem(f"field_first_{device}").is_file():
+        lines += ["", EARLIER.format(device=device)]
+    lines += ["", _row(HEADS), "| --- " * len(HEADS) + "|"]
     lines += [
         _row([*cells(row), _percent(share_of_gain(row)), _losses(row)]) for row in rows if row.get("tune")
     ]

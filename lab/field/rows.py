@@ -86,12 +86,14 @@ def summary(rows: list[Row]) -> Row:
         "tuned": len(tuned),
         "failed": len(asked) - len(tuned),
         "with_a_recipe": sum(bool(row["tune"]["recipe"]) for row in tuned),
+        "hand_measured": sum(hands_gain(row) is not None for row in asked),
         "hand_gains": len(gains),
         "recipe_where_hand_gains": sum(bool(row["tune"].get("recipe")) for row in gains),
         "median_share_of_hand": statistics.median(shares) if shares else None,
         "least_share_of_hand": min(shares) if shares else None,
         "verified": len(outcomes),
         "met": outcomes.count("met"),
+        "undecided": outcomes.count("undecided"),
         **{f"median_s_to_{name}": _median_s(tuned, name) for name in ("diagnosis", "proof", "recipe")},
     }
 

@@ -93,6 +93,33 @@ def test_recording_is_given_up_when_the_program_makes_no_step_any_more(joined):
     assert record.last(AgentError) is None and record.last(AgentLeft).stay == []
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_folder_is_removed_at_the_programs_end_when_its_dynotune_was_killed(tmp_path, monkeypatch, is_killed):
+    folder, handlers, seen = tmp_path / "run", [], []
+    folder.mkdir()
+    descriptor = os.open(folder / "held.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def end():
+        if is_killed:
+            os.close(descriptor)
+        handlers[0]()
+        seen.append(folder.exists())
+
+    monkeypatch.setattr(late_start.atexit, "register", handlers.append)
+    monkeypatch.setattr(late_start.atexit, "unregister", handlers.remove)
+    monkeypatch.setattr(late_start, "Forks", lambda _: None)
+    monkeypatch.setattr(late_start.replaced, "is_kept", False)
+    monkeypatch.setattr(late_start, "import_in_pieces", end)
+    monkeypatch.setattr(late_start.Holder, "is_there", lambda _: False)
+    monkeypatch.setattr(late_start, "forget_modules", lambda: None)
+    monkeypatch.setattr(late_start, "remove_after", lambda *_, **__: None)
+    late_start.stay_while_held(str(folder), str(folder / "held.lock"), os.getpid())
+    assert seen == [not is_killed] and handlers == []
+    if not is_killed:
+        os.close(descriptor)
+
+
 def test_agent_leaves_when_the_program_makes_no_step_any_more(joined):
     said, record = joined("no step", WINDOW)
     assert said["differ"] == {}

@@ -203,6 +203,23 @@ def test_environment_is_not_made_when_the_version_has_no_wheel(tmp_path, monkeyp
         environments._call([sys.executable, "-c", f"import sys; sys.exit({gone!r})"])
 
 
+def test_environment_says_which_version_has_no_wheel_when_it_is_an_end(tmp_path, monkeypatch):
+    environments = Environments(run_in(tmp_path, sys.executable, "x.py"), tmp_path / "made")
+
+    def call(words):
+        if "install" in words:
+            raise NotMade("No matching distribution found for einops==0.7.0")
+        if "venv" in words:
+            Path(words[-1]).mkdir(parents=True)
+        return str(tmp_path) if words[1] == "-c" else ""
+
+    monkeypatch.setattr(environments, "_call", call)
+    with pytest.raises(NotMade, match=r"No wheels for .* make einops==0\.7\.0") as refused:
+        environments.settings({"einops": "0.7.0"})
+    assert "Name another version" in refused.value.hint
+    assert not list(tmp_path.glob("made/*/complete"))
+
+
 @pytest.mark.parametrize(
     "said",
     [

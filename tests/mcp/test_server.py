@@ -19,6 +19,7 @@ mcp = pytest.importorskip("mcp")
 from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
 
 from dynotune.mcp import jobs, skill  # noqa: E402
+from dynotune.mcp import server as serving  # noqa: E402
 from dynotune.mcp.server import server  # noqa: E402
 from dynotune.schema import document  # noqa: E402
 
@@ -94,6 +95,30 @@ def test_a_diagnosis_is_a_job_that_outlives_the_question_and_the_server(project)
     assert "step takes" in found["report"]
     assert json.loads(Path(found["json"]).read_bytes())["schema"].startswith("dynotune.diagnosis/")
     assert len(json.dumps(found)) < FEW_TOKENS and "\x1b" not in found["report"]
+
+
+def test_a_job_is_refused_when_as_many_as_may_run_do(project, monkeypatch):
+    class Endless:
+        id = "endless"
+        runs = True
+
+        def is_running(self):
+            return self.runs
+
+        def so_far(self):
+            return ""
+
+        def answer(self):
+            return {"job": self.id, "state": "running"}
+
+    monkeypatch.setattr(serving, "MOST_RUNNING", 2)
+    monkeypatch.setattr(jobs, "start", lambda *_, **__: Endless())
+    command = ("diagnose", {"command": ["python", "train.py"], "wait_s": 0})
+    answers = ask(project, *[command] * 3)
+    assert [answer.is_error for answer in answers] == [False, False, True]
+    assert "2 jobs of this server run already" in said(answers[2])
+    monkeypatch.setattr(Endless, "runs", False)
+    assert [answer.is_error for answer in ask(project, *[command] * 3)] == [False] * 3
 
 
 def test_a_job_that_is_stopped_ends(project):

@@ -163,6 +163,12 @@ def test_shares_are_of_the_hand_when_both_were_measured():
     assert rows.share_of_speed(ROWS[4]) is None
 
 
+def test_page_says_that_no_hand_was_measured_when_none_was():
+    said = page.first_line([row("alone", tune=tuned(["optimizer.fused=true"]))])
+    assert "a recipe for 1 of 1 program. How much an informed hand gains was not measured." in said
+    assert "We lose" not in said
+
+
 def test_a_failed_tune_counts_against_us_when_the_hand_gains():
     counts = rows.summary(ROWS)
     assert counts["hand_gains"] == 4
@@ -177,7 +183,7 @@ def test_the_page_begins_with_what_is_lost_when_something_is(tmp_path):
     file = tmp_path / "field_cpu.json"
     file.write_text(json.dumps({"programs": ROWS, "hardware": {"host.cpu": "a CPU"}, "versions": {}}))
     lines = page.page([file], None).splitlines()
-    assert "a recipe for 2 of 4 of these" in lines[2]
+    assert "gains 5% or more in 4, of which 2 have a recipe" in lines[2]
     assert "half of the gain (50% of the hand)" in lines[2]
     assert "`tune` failed in: fell" in lines[2]
     assert "- absent was left out, without einx" in lines

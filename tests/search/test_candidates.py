@@ -162,7 +162,7 @@ def test_worker_settings_are_not_offered_when_a_loader_gets_no_workers():
     assert len(found) == 2 and not any(candidate.needs for candidate in found)
 
 
-def test_what_launches_hide_is_tried_with_graphs_only_when_nothing_else_names_it() -> None:
+def test_tf32_needs_graphs_when_the_finding_of_launches_alone_names_it() -> None:
     launches = finding(
         "launch-bound", Setting("matmul.fp32_precision", "high"), Setting("compile.mode", "reduce-overhead")
     )

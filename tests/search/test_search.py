@@ -278,6 +278,23 @@ def test_compiling_without_graphs_has_no_turn_when_graphs_are_proved_unless_the_
     assert has_turn or kinds(study)["compile.mode=default"] == "not-tried"
 
 
+@pytest.mark.parametrize(("check_s", "proved"), [(60.0, {"quick0=1"}), (1.0, {"quick0=1", "quick1=1"})])
+def test_the_exact_part_is_proved_when_the_time_holds_no_check_of_what_rounds(
+    check_s: float, proved: set[str]
+) -> None:
+    class ChecksWhatRounds(SimulatedBench):
+        def check_s(self, arm):
+            return super().check_s(arm) if arm.key != "quick0=1" else 0.0
+
+        def check(self, arm):
+            return super().check(arm) if arm.key != "quick0=1" else None
+
+    candidates = [QUICK[0], replace(QUICK[1], effect="numerics")]
+    table = Table({"quick0=1": 0.5, "quick1=1": 0.1}, start_s=40.0, window_s=8.0)
+    bench = ChecksWhatRounds(table, budget_s=125.0, check_s=check_s, switch_sd=0.01, noise=SOME_NOISE)
+    assert recipe(searched(study_of(candidates, budget_s=125.0), bench)) == proved
+
+
 def test_settings_that_need_what_compiles_are_tested_with_it_only() -> None:
     behind = candidate("behind=1", in_process=True, needs=["compile.mode=default"])
     table = Table({"quick0=1": 0.1, "compile.mode=default": 0.6, "behind=1": 0.4}, **SLOW_START)

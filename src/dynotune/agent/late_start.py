@@ -10,6 +10,7 @@ the folder.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -48,8 +49,15 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
         lock: file that dynotune holds locked.
         pid: this process's id as dynotune sees it.
     """
+    own_pid = os.getpid()
     replaced.is_kept = True
     forks = Forks(_leave_in_child)
+
+    def at_exit() -> None:
+        if os.getpid() == own_pid and is_free(lock):
+            _remove(folder, sees_pids=pid == own_pid)
+
+    atexit.register(at_exit)
     try:
         import_in_pieces()
         holder = Holder(lock)
@@ -62,8 +70,9 @@ def stay_while_held(folder: str, lock: str, pid: int) -> None:
         _say_why(folder, "%s: %s" % (type(error).__name__, error))
     finally:
         replaced.restore()
+        atexit.unregister(at_exit)
         forget_modules()
-    remove_after(folder, lock, sees_pids=pid == os.getpid())
+    remove_after(folder, lock, sees_pids=pid == own_pid)
 
 
 def _leave_in_child() -> None:

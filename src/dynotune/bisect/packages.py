@@ -87,7 +87,14 @@ class Environments:
         own, base = (self._call([str(each), "-c", _SITE]).strip() for each in (python, self.python))
         # A path file is read after the environment's own packages, so these come first.
         Path(own, "the_commands_own.pth").write_text(f"import site; site.addsitedir({base!r})\n")
-        self._call([*self._pip(python), "install", "--quiet", "--only-binary", ":all:", *pins])
+        try:
+            self._call([*self._pip(python), "install", "--quiet", "--only-binary", ":all:", *pins])
+        except NotMade as error:
+            raise NotMade(
+                f"No wheels for {self.python} make {' '.join(pins)}: {error.message}.",
+                hint="Name another version as that end. Versions are installed from wheels alone, and those "
+                "between the ends that have none are skipped.",
+            ) from error
         complete.write_text("\n".join(pins))
         return python
 

@@ -26,6 +26,8 @@ from dynotune.text import time_spans, words
 
 POLL_S = 0.5
 MOST_WAIT_S = 600.0
+MOST_RUNNING = 32
+"""Most jobs that run at once."""
 AT_ONCE_S = 120.0
 USUAL_BUDGET_S = 180.0
 CANCELLED = "notifications/cancelled"
@@ -58,6 +60,7 @@ class _Tools:
     def __init__(self, root: Path, *, allow_run: bool, longest_s: float) -> None:
         self.root, self.allow_run, self.longest_s = root.resolve(), allow_run, longest_s
         self._jobs: dict[str, jobs.Job | None] = {}
+        self._running: list[jobs.Job] = []
 
     async def at_once(self, context: Context[Any], *subcommand: str) -> Answer:
         """Run a subcommand that does not start a command of the user."""
@@ -125,14 +128,26 @@ class _Tools:
             raise ToolError(f"{of} {path!r} is outside of {self.root}. Start the server with another --root.")
         return found
 
+    def _refuse_many(self) -> None:
+        """Refuse a job beside too many others: each is a process, and an agent may ask without end."""
+        self._running = [job for job in self._running if job.is_running()]
+        num_starting = sum(job is None for job in self._jobs.values())
+        if len(self._running) + num_starting >= MOST_RUNNING:
+            raise ToolError(
+                f"{MOST_RUNNING} jobs of this server run already. Wait for one of them, or stop one: the "
+                "tool jobs lists them, and job with stop=true ends one."
+            )
+
     async def _done(self, start: Callable[[], jobs.Job], wait_s: float, context: Context[Any]) -> Answer:
         request = context.request_id
+        self._refuse_many()
         self._jobs[request] = None
         try:
             job = await anyio.to_thread.run_sync(start)
         except UsageError as error:
             self._jobs.pop(request, None)
             raise _refusal(error) from error
+        self._running.append(job)
         if request not in self._jobs:  # cancelled meanwhile
             job.stop()
         else:

@@ -147,7 +147,7 @@ def _observe(target: Target, look_s: float) -> _Seen:
         finally:
             gpus.stop()
         after = probe.group_load(first.pid)
-        facts = asked.result()
+        facts = target_facts.without_own_gpu_use(asked.result(), target.pids)
     length_s = activities[0].length_s
     findings, unknown = examine(ObservationView(Observation(facts=facts)), "machine")
     return _Seen(

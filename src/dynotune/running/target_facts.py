@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Collection
 from pathlib import Path
 
 from dynotune import probe
@@ -13,6 +14,8 @@ from dynotune.running.process_files import PROC, ProcessFiles
 from dynotune.schema.facts import Facts, Unknown
 
 DEADLINE_S = 4.0
+OF_PROGRAM = Unknown("the program uses the GPU, and in a container others cannot be told from it")
+_OF_USE = ("processes", "num_processes", "utilisation_percent", "memory_used_bytes")
 OF_DYNOTUNE = "/dynotune/agent/"
 """A part of the folder that `dynotune run` puts first on PYTHONPATH."""
 
@@ -40,6 +43,26 @@ def facts(process: ProcessFiles, proc: Path = PROC) -> Facts:
     if isinstance(environment, Unknown):
         found |= {name: environment for name in found if name.startswith("env.")}
     return found | limits(process.pid)
+
+
+def without_own_gpu_use(facts: Facts, pids: Collection[int]) -> Facts:
+    """Return the facts without what the program itself does on its GPUs: it is no other process there.
+
+    `pids`: of the program. If GPUs name processes by ids of another namespace, all that the GPU does may be
+        the program's.
+    """
+    found = dict(facts)
+    for name, processes in facts.items():
+        gpu, _, rest = name.rpartition(".")
+        if rest != "processes" or not gpu.startswith("gpu"):
+            continue
+        if not facts.get("gpu.pids_comparable"):
+            used = (f"{gpu}.{one}" for one in _OF_USE)
+            found |= {one: OF_PROGRAM for one in used if not isinstance(facts.get(one), Unknown)}
+        elif isinstance(processes, list):
+            others = [one for one in processes if int(str(one).partition(" ")[0]) not in pids]
+            found |= {name: others, f"{gpu}.num_processes": len(others)}
+    return found
 
 
 def own_variables(environment: dict[str, str]) -> dict[str, str]:

@@ -214,10 +214,27 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
             work.bench.wait_for_compiled(of_time * max(0.0, room_s))
         first_s = of_time * (work.bench.left_s() - until_s)
         found = _tested(work, one.settings, until_s, first_s).comparison
+        if found is not None and found.verdict == "faster":
+            _test_exact(work, one, quick)
         if found is not None and planned != eager:
             return
         if found is not None and found.verdict != "faster" and number < len(arms):
             _test_parts(work, [each for each in quick if each.setting in one.settings], until_s)
+
+
+def _test_exact(work: Search, proved: Arm, quick: Sequence[Candidate]) -> None:
+    """Test a proved arm without its settings that round, if the time left holds no check of their results and
+    no start.
+
+    Unchecked, none of the arm would be in a recipe, whatever its other settings gain.
+    """
+    left_s = work.bench.left_s()
+    exact = complete(
+        [one for one in proved.settings if one not in rounding(work.study, proved.settings)], quick
+    )
+    check_s = work.bench.check_s(proved)
+    if exact and check_s and check_s + work.bench.run_s(BASELINE) > left_s and arm(exact) != proved:
+        _tested(work, exact, LAUNCH_SHARE * left_s)
 
 
 def _settle_milder(work: Search) -> None:

@@ -1,5 +1,8 @@
 """Frames that a program marks, and calls of its models by thread, as the record has them."""
 
+import json
+
+from dynotune.agent.facts.frames import Frames
 from dynotune.schema.events import FramesDone
 
 SERVE = """
@@ -81,3 +84,15 @@ def test_agent_records_no_frame_when_no_plan_asks(fork_under_agent, script):
     ran = fork_under_agent([script(MARKS)])
     assert ran.stdout == "went on\n"
     assert not _frames(ran, "marked")
+
+
+def test_frames_are_written_when_the_program_has_no_time_for_some():
+    events = []
+    frames = Frames(events.append, None, lambda: None, 100, None)
+    for since_s in (float("nan"), 1.0, float("inf"), 2.0, -float("inf")):
+        frames.marked("door", since_s)
+    frames.write()
+    assert [begin for event in events for begin in event["begin_s"]] == [1.0, 2.0]
+    assert events[-1]["num_lost"] in (2, 3)
+    for event in events:
+        json.dumps(event, allow_nan=False)

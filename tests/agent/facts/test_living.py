@@ -15,6 +15,12 @@ from dynotune.agent.core.pieces import Pieces  # noqa: E402
 from dynotune.agent.facts.living import Living  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def all_are_followed(monkeypatch):
+    """Beside these objects, the running functions of pytest hold all tests of a session."""
+    monkeypatch.setattr("dynotune.agent.facts.living.MOST_OBJECTS", sys.maxsize)
+
+
 @pytest.fixture
 def program(monkeypatch):
     """Variables of the program's main module."""

@@ -16,6 +16,7 @@ import pytest
 
 from dynotune.launch import start, sweep
 from dynotune.launch.process import leases, processes
+from dynotune.launch.process.launcher import Launched
 from dynotune.launch.process.leases import Lease
 
 from ..conftest import FOREST, until
@@ -68,6 +69,23 @@ def killed(measures, marked, run_dir):
     for line in (run_dir / "stdout").read_text().split("\n"):
         if "nameless" in line and not is_gone(int(line.split()[0])):
             os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+def test_dynotune_removes_the_copies_when_the_supervisor_is_killed_after_its_report(
+    cwd, run_dir, state, monkeypatch
+):
+    need_overlay(cwd, run_dir)
+    looks = Launched._look_at_changes
+
+    def killed_meanwhile(launched):
+        looks(launched)
+        os.kill(launched._supervisor.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Launched, "_look_at_changes", killed_meanwhile)
+    with start(["touch", "made"], env=dict(os.environ), cwd=cwd, run_dir=run_dir, sandbox="auto") as launched:
+        assert launched.wait(120).status == 0
+    assert launched.changed_files == ["made"]
+    assert list(state.iterdir()) == [] and not list(run_dir.glob("dt-*"))
 
 
 def test_dynotune_ends_a_daemon_by_its_view_when_the_supervisor_alone_is_killed(

@@ -214,6 +214,17 @@ def test_startup_is_not_resumed_on_another_machine(starts, request_, monkeypatch
         starting.resume(stopped.value.folder, request_.run, Watcher())
 
 
+def test_startup_starts_nothing_again_when_it_is_resumed_after_its_last_start(starts, request_, monkeypatch):
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(starting._StartBench, "_conclude", lambda bench: stop())
+        with pytest.raises(Interrupted) as stopped:
+            starting.time_starts(replace(request_, max_blocks=0), Watcher())
+    measured = document.read(stopped.value.folder / starting.FILE, Startup).pilots
+    num = len(starts.names)
+    found = starting.resume(stopped.value.folder, request_.run, Watcher())
+    assert (found.pilots, found.finished, len(starts.names)) == (measured, True, num)
+
+
 def test_a_command_that_fails_later_leaves_what_was_measured(starts, request_):
     def fail():
         raise CommandFailed("The command failed.", hint="", command_exit_code=3)

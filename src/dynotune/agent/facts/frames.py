@@ -6,6 +6,7 @@ A frame costs one append. Whoever adds the first frame after a quarter of a seco
 
 from __future__ import annotations
 
+from math import isfinite
 from threading import Lock, current_thread, get_ident
 from time import perf_counter, process_time, thread_time
 
@@ -46,8 +47,15 @@ class Frames:
         self._pooled: dict[str, bool] = {}
 
     def marked(self, stream: object, since_s: float) -> None:
-        """Note that the result of a stream's frame is there; `since_s`: when the frame was (perf_counter)."""
-        self._add("marked", str(stream)[:_LONGEST_NAME], "", float(since_s), None, 1)
+        """Note that the result of a stream's frame is there; `since_s`: when the frame was (perf_counter).
+
+        A frame without a time is counted only: JSON knows no such number, and the frames that are written
+        with it would be lost, too.
+        """
+        if isfinite(since_s):
+            self._add("marked", str(stream)[:_LONGEST_NAME], "", float(since_s), None, 1)
+        else:
+            self._num_lost += 1
 
     def around(self, inner: Around | None) -> Around:
         """Make the call, by `inner` if given, and note when it began and ended."""

@@ -231,13 +231,12 @@ class RecordTrace(Task):
         session.end()
         self._session = None
         name = self._file_name()
-        num_bytes = _write(session, self.program.folder, name)
-        return functools.partial(
-            self.complete,
+        num_bytes, cupti_stays = _write(session, self.program.folder, name), session.cupti_stays
+        return lambda: self.complete(
             file=name,
             reason="",
             num_bytes=num_bytes,
-            cupti_stays=session.cupti_stays,
+            cupti_stays=cupti_stays,
             notes=self._notes,
             **fields,
             **self._options,

@@ -318,10 +318,12 @@ class Launched:
         try:
             self._look_at_changes()
         finally:
-            # The supervisor waits until dynotune has removed the copies, but not longer than _REMOVAL_S.
+            # The supervisor removes the copies once dynotune has read them; wait not longer than _REMOVAL_S.
             self._messages.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._supervisor.wait(_REMOVAL_S)
+                if self._supervisor.wait(_REMOVAL_S):  # it was killed after its report
+                    self._remove_copies()
+                    self._lease.give_back()
         if message["left"]:
             raise CannotRunHere(
                 f"Another user's processes are left: {_list(message['left'])}.",
@@ -348,8 +350,7 @@ class Launched:
                 hint="Look at what it waits for (ps -o pid,stat,wchan), and end it and the command by hand.",
             )
         left = self._end_orphans()
-        if isinstance(self._view, View):
-            overlay.remove(self._view.scratch)
+        self._remove_copies()
         if not left:
             self._lease.give_back()
         ended = f"The process that watches over the command has ended {exit_codes.ending(status)}"
@@ -365,6 +366,10 @@ class Launched:
                 "(dmesg)."
             ),
         )
+
+    def _remove_copies(self) -> None:
+        if isinstance(self._view, View):
+            overlay.remove(self._view.scratch)
 
     def _end_orphans(self) -> list[int]:
         """Kill and reap the remaining processes of the command, which as orphans are now children of

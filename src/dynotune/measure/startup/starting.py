@@ -183,7 +183,7 @@ class _StartBench:
                 self._pilots()
                 if self._startup.max_blocks:
                     self._blocks()
-            else:
+            elif not self._startup.pilots:  # else it was interrupted after its last start
                 self._once()
         except CommandFailed as error:
             if self._startup.blocks:

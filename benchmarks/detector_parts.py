@@ -179,28 +179,26 @@ def rates_beside(bench: Bench, codes: list[Code], found: Section) -> None:
 
 
 def equality(bench: Bench, codes: list[Code], found: Section) -> None:
-    """Whether both states of the code find the same boxes, bit by bit, in the precision of the rates."""
+    """In how many frames each way finds the boxes of the first state's `predict`, bit by bit."""
     for batch in bench.sizes["batches"]:
-        frames = bench.frames[: 2 * batch + 1]
-        each = [[one.rows for one in code.detector(batch).predict(frames)] for code in codes]
-        streamed_rows = [[one.rows for one in code.detector(batch).stream(frames)] for code in codes]
+        frames = bench.frames[: 3 * batch + 1]
+        ways: dict[str, list[torch.Tensor]] = {}
+        for code in codes:
+            detector = code.detector(batch)
+            ways[f"{code.name} predict"] = [one.rows for one in detector.predict(frames)]
+            for depth in (3, 6):
+                # Twice, so that each lane has its turn.
+                both = [one.rows for one in detector.stream(frames * 2, depth=depth)]
+                ways[f"{code.name} stream, depth {depth}"] = both[: len(frames)]
+                ways[f"{code.name} stream, depth {depth}, again"] = both[len(frames) :]
+        wanted = next(iter(ways.values()))
         found[f"batch {batch}"] = {
             "num_frames": len(frames),
-            "num_boxes": sum(map(len, each[0])),
-            "num_equal_frames": sum(
-                all(torch.equal(rows, others[number]) for others in (*each, *streamed_rows))
-                for number, rows in enumerate(each[0])
-            ),
-            "largest_difference": max(
-                (
-                    float((a - b).abs().max())
-                    for others in each
-                    for a, b in zip(each[0], others, strict=True)
-                    if a.shape == b.shape and len(a)
-                ),
-                default=0.0,
-            ),
+            "num_boxes": sum(map(len, wanted)),
+            "num_equal_frames": {name: sum(map(torch.equal, rows, wanted)) for name, rows in ways.items()},
+            "num_matched": {name: sum(map(num_matched, wanted, rows)) for name, rows in ways.items()},
         }
+        say(str(found[f"batch {batch}"]))
 
 
 def agreement(bench: Bench, codes: list[Code], found: Section) -> None:

@@ -74,7 +74,7 @@ def detector(result: dict[str, Any]) -> str:
         "`predict`, before": "earlier_1 predict",
         "`stream`, before": "earlier_1 stream",
         "`predict`": "dynotune predict",
-        "`stream`": "dynotune stream",
+        "`stream`, three batches under way": "dynotune stream",
         "`stream`, six batches under way": "dynotune stream, depth 6",
     }
 
@@ -108,6 +108,8 @@ def detector(result: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "rates of the detector": lambda: detector(_kept("detector_parts_cuda")),
+    "streams on a GPU": lambda: streams(_kept("streams_planned_cuda")),
     "streams on the CPU": lambda: streams(_kept("streams_planned_cpu")),
 }
 

@@ -54,6 +54,15 @@ def test_search_takes_few_runs_when_the_prediction_is_right():
     assert len(searched(57, predicted=57)[1]) <= 9 < len(searched(57)[1])
 
 
+def test_search_doubles_when_predictions_are_too_low_again_and_again():
+    """As where other programs use the cores: each value that holds moves the prediction by a little."""
+    runs = []
+    while (value := search(runs, LIMITS, least=1, most=MOST, predicted=len(runs) + 2).next_value) is not None:
+        runs.append(run(value, value / 200.5))
+    assert search(runs, LIMITS, least=1, most=MOST).largest == 200
+    assert len(runs) <= 21
+
+
 @pytest.mark.parametrize("true", [14, 57, 200])
 @pytest.mark.parametrize("seed", range(3))
 def test_search_says_which_values_are_undecided_when_runs_are_noisy(true, seed):

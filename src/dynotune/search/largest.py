@@ -36,6 +36,8 @@ square of the number of undecided values, so that few runs reach values that noi
 STEP = 0.1
 """Distance from the prediction, relative to it, at which it is tried next."""
 FAR = 4
+TRUSTED = 4
+"""Values that hold, before any breaks, after which the search doubles whatever is predicted."""
 
 
 class Found(NamedTuple):
@@ -99,7 +101,9 @@ def search(
     if len(runs) >= MOST_ALL and (untried or unsettled):
         return _given_up(values)
     if untried:
-        return Found(_next(untried, floor, breaks is None, expected))
+        # A prediction that values above it held again and again is not asked any more.
+        is_misled = breaks is None and len(held) > TRUSTED
+        return Found(_next(untried, floor, breaks is None, None if is_misled else expected))
     if unsettled:
         return Found(unsettled[0])
     if holds is None:

@@ -1,6 +1,7 @@
 """Batches that are captured as a whole: which graph a batch gets, and that boxes stay what they are."""
 
 import logging
+import threading
 
 import pytest
 import torch
@@ -36,9 +37,10 @@ class Capturing:
     """Captures for the CPU, in place of an engine's way to do it."""
 
     def __init__(self):
-        self.graphs, self.fails = [], False
+        self.graphs, self.fails, self.threads = [], False, set()
 
     def capture(self, engine, work, inputs, *, capturer, kept):
+        self.threads.add(threading.get_ident())
         if self.fails:
             raise CaptureError("it cannot be")
         assert all(isinstance(tensor, torch.Tensor) for tensor in kept())
@@ -123,6 +125,20 @@ def test_detector_says_once_that_it_captures_nothing_when_a_capture_fails(plain,
     with caplog.at_level(logging.WARNING), detector(batch=4) as ours:
         check(ours, plain, frames(4), frames(2, OTHER), frames(8))
     assert sum("not captured as a whole" in record.message for record in caplog.records) == 2
+
+
+def test_detector_captures_all_lanes_in_one_thread_when_a_stream_needs_more_than_were_prepared(
+    plain, capturing
+):
+    """cuDNN chooses its algorithms by thread: lanes would find other boxes."""
+    with detector(batch=4, depth=1) as ours:
+        ours.prepare(SIZE)
+        many = frames(24)
+        for found, want in zip(ours.stream(many, depth=4), plain.predict(many), strict=True):
+            assert torch.equal(found.rows, want.rows)
+        assert ours.stats().num_lanes > 1
+        assert len(capturing.threads) == 1
+        assert capturing.threads != {threading.get_ident()}
 
 
 def test_lanes_take_the_tracks_in_turn_when_batches_come_one_after_the_other(capturing):

@@ -155,21 +155,25 @@ def test_copy_keeps_nothing_of_its_frames_when_it_failed(several, monkeypatch):
 def test_pace_lets_one_thread_copy_alone_for_longer_each_time_when_several_are_slow():
     pace, alone = frame_copies._Pace(), []
     for _ in range(3):
-        assert not pace.is_alone()
-        pace.took(1.0, 1000)
+        for _ in range(2):
+            assert not pace.is_alone()
+            pace.took(1.0, 1000)
         alone.append(next(number for number in range(10_000) if not pace.is_alone()))
-    assert alone == [63, 127, 255]
+    assert alone == [255, 511, 1023]
 
 
-def test_pace_lets_several_threads_copy_when_they_are_fast():
+@pytest.mark.parametrize("slow", [[False], [True], [True, False], [True, False, True]])
+def test_pace_lets_several_threads_copy_when_they_are_not_slow_twice_in_a_row(slow):
     pace = frame_copies._Pace()
-    pace.took(1e-4, 2_000_000)
+    for is_slow in slow:
+        pace.took(1.0 if is_slow else 1e-4, 2_000_000)
     assert not pace.is_alone()
 
 
 def test_copier_copies_alone_when_several_threads_were_slow(monkeypatch):
     copier, into, (frame,) = FrameCopier(), memory(1), frames(1)
-    copier._pace.took(1.0, 1)
+    for _ in range(2):
+        copier._pace.took(1.0, 1)
     monkeypatch.setattr(frame_copies, "host_array", None)
     copier.copy([frame], into).wait()
     assert torch.equal(into.view(48, 64, 3), torch.from_numpy(frame))

@@ -24,7 +24,7 @@ Write = Callable[[int], object]
 """Copies the frame of a number."""
 
 SLOW_BYTES_PER_S = 4e9  # of one thread alone, also with other programs beside it
-FEWEST_ALONE, MOST_ALONE = 64, 4096
+FEWEST_ALONE, MOST_ALONE = 256, 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -97,12 +97,13 @@ class _Pace:
     """Chooses whether the calling thread copies alone or with torch's threads.
 
     Several threads are done when the slowest is: where other programs take the cores, that one waits for a
-    core for longer than one thread takes to copy. Then one thread copies alone for a while, which doubles
-    each time.
+    core for longer than one thread takes to copy. After two such copies in a row, as the first may only have
+    found the threads asleep, one thread copies alone for a while, which doubles each time.
     """
 
     def __init__(self) -> None:
         self._num_alone, self._next_alone = 0, FEWEST_ALONE
+        self._was_slow = False
 
     def is_alone(self) -> bool:
         """Return whether the next copy is made by one thread."""
@@ -111,10 +112,12 @@ class _Pace:
 
     def took(self, time_s: float, num_bytes: int) -> None:
         """Note how long a copy by several threads took."""
-        if time_s * SLOW_BYTES_PER_S <= num_bytes:
+        is_slow = time_s * SLOW_BYTES_PER_S > num_bytes
+        if not is_slow:
             self._next_alone = FEWEST_ALONE
-        else:
+        elif self._was_slow:
             self._num_alone, self._next_alone = self._next_alone, min(MOST_ALONE, 2 * self._next_alone)
+        self._was_slow = is_slow and not self._was_slow
 
 
 class FrameCopier:

@@ -303,7 +303,7 @@ class Network:
         return lane.graphs[size]
 
     def _captured(self, lane: Lane, capturer: Capturer, letterbox: Letterbox | None) -> CapturedGraph | None:
-        kept = [lane.host, lane.frames, lane.uploaded]
+        kept, outside = [lane.host, lane.frames, lane.uploaded], list[Tensor]()
         if letterbox is not None:
             kept += letterbox.tables
             region = letterbox.region(lane.images)
@@ -316,7 +316,10 @@ class Network:
                 region.copy_(letterbox.picture(there.copy_(host, non_blocking=True)))
             packed, candidates, _ = forward(images, places)
             lane.host.copy_(packed, non_blocking=True)
-            return candidates
+            # Allocated before the capture, and so outside of the memory into which other graphs write.
+            if not outside:
+                outside.append(torch.empty_like(candidates))
+            return outside[0].copy_(candidates)
 
         inputs = (lane.images, _bits(lane.places))
         try:

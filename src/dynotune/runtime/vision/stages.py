@@ -9,11 +9,13 @@ overwritten.
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from dynotune.runtime.engine.graphs import CapturedGraph
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.streams import Event, Streams
+from dynotune.runtime.transfer.host_threads import Workers
 from dynotune.runtime.vision.frame_copies import Copied, FrameCopier
 from dynotune.runtime.vision.frames import (
     FEW,
@@ -79,6 +82,7 @@ class Detections:
 
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 MAX_PLACEMENTS = 1024  # kinds of frames that were checked
@@ -179,6 +183,7 @@ class Lanes:
         # Each reader of a server adds the sizes that it meets.
         self._adding_placement = threading.Lock()
         self._copier = FrameCopier()
+        self._builder = Workers("dynotune-builder")
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -247,8 +252,7 @@ class Lanes:
                 if batch.graph is None:
                     if any(is_on_device(frame) for frame in frames):
                         batch.given = self.device_streams.record(self.device_streams.current())
-                    with self._making():
-                        self._choose_graph(batch, frames, size)
+                    self._built(partial(self._choose_graph, batch, frames, size))
                 else:
                     batch.is_whole = True
                 self._copy(batch, frames)
@@ -262,6 +266,24 @@ class Lanes:
         """Make what outlives a call: it belongs to the stream that writes into it first."""
         with _without_gradients(), self.device_streams.on(self._before):
             yield
+
+    def _built(self, build: Callable[[], T]) -> T:
+        """Return what `build` makes in the one thread that builds: cuDNN keeps the algorithms that it chose
+        for each thread, and lanes must not differ in them."""
+        if not self.device_streams.pins:
+            with self._making():
+                return build()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                with self._making():
+                    done.set_result(build())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._builder.start(run)
+        return done.result()
 
     def _choose_graph(self, batch: UnderWay, frames: Sequence[Frame], size: tuple[int, int] | None) -> None:
         """Make room for the frames in the lane, and capture its graph at the first batch of their size."""
@@ -459,23 +481,27 @@ class Lanes:
             found = self._networks.get(shape[:1] + shape[2:])
             if found is None:
                 started_s = time.perf_counter()
-                found = Network(
-                    self._model,
-                    shape,
-                    post=self._post_process(height, width),
-                    device_streams=self.device_streams,
-                    tracks=self._next_track,
-                    dtype=self.options.dtype,
-                    channels_last=self.options.channels_last,
-                    graphs=self.options.graphs,
-                    engine=self.options.engine,
-                )
+                post = self._post_process(height, width)
+                found = self._built(partial(self._new_network, shape, post))
                 self._networks[shape[:1] + shape[2:]] = found
                 took_s = time.perf_counter() - started_s
                 _log.info(
                     "built the network for %d frames of %d by %d in %.1f s", batch, height, width, took_s
                 )
         return found
+
+    def _new_network(self, shape: tuple[int, int, int, int], post: PostProcess) -> Network:
+        return Network(
+            self._model,
+            shape,
+            post=post,
+            device_streams=self.device_streams,
+            tracks=self._next_track,
+            dtype=self.options.dtype,
+            channels_last=self.options.channels_last,
+            graphs=self.options.graphs,
+            engine=self.options.engine,
+        )
 
     def _post_process(self, height: int, width: int) -> PostProcess:
         if self._post is None:
@@ -492,6 +518,7 @@ class Lanes:
         """Wait for work under way and free everything."""
         with self._staging:
             self._copier.stop()
+            self._builder.stop()
         with self._staging, self._launching:
             self._drain()
             for network in self._networks.values():

@@ -170,6 +170,8 @@ def test_tf32_needs_graphs_when_the_finding_of_launches_alone_names_it() -> None
     needs = {candidate.setting.knob: candidate.needs for candidate in found}
     assert needs["matmul.fp32_precision"] == ["compile.mode=reduce-overhead", "compile.mode=default"]
     assert needs["compile.mode"] == []
+    (tf32,) = [one for one in found if one.setting.knob == "matmul.fp32_precision"]
+    assert isinstance(tf32.bound, Unknown), "launches hide how much of the device's work it saves"
     both, _ = offer(launches, finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high")))
     assert all(candidate.needs == [] for candidate in both)
     found, not_offered = offer(finding("launch-bound", Setting("matmul.fp32_precision", "high")))

@@ -239,6 +239,33 @@ def test_search_gives_fresh_runs_the_time_when_what_cannot_switch_promises_more(
         assert bench.tested == [] and "kept=1" in study.outcomes["quick0=1"].reason
 
 
+@pytest.mark.parametrize("more", [{"asked": True}, {"bound": Unknown("no finding names it")}])
+def test_search_leaves_out_no_setting_that_the_user_asks_for_or_that_may_gain_anything(more) -> None:
+    candidates = [candidate("kept=1", bound=0.4), replace(QUICK[0], bound=0.02, effect="numerics")]
+    candidates[1] = replace(candidates[1], **more)
+    table = Table({"quick0=1": 0.3}, start_s=6.0, window_s=4.0)
+    bench = SimulatedBench(table, budget_s=85.0, check_s=10.0, switch_sd=0.001, noise=SOME_NOISE)
+    searched(study_of(candidates, budget_s=85.0), bench)
+    assert any("quick0=1" in key for key in bench.tested)
+
+
+def test_settings_of_one_finding_promise_its_share_once() -> None:
+    """Workers of 41% promise more than three settings that the same launches of 20% name."""
+    candidates = [candidate("kept=1", bound=0.41, why=["workers"])]
+    candidates += [replace(one, bound=0.2, why=["launch-bound"], effect="numerics") for one in QUICK]
+
+    class ChecksWhatRounds(SimulatedBench):
+        def check_s(self, arm):
+            return super().check_s(arm) if arm.key != "kept=1" else 0.0
+
+        def check(self, arm):
+            return super().check(arm) if arm.key != "kept=1" else None
+
+    table = Table({"kept=1": 0.5}, start_s=6.0, window_s=4.0)
+    bench = ChecksWhatRounds(table, budget_s=85.0, check_s=10.0, switch_sd=0.001, noise=SOME_NOISE)
+    assert recipe(searched(study_of(candidates, budget_s=85.0), bench)) == {"kept=1"}
+
+
 def test_blocks_leave_fresh_runs_their_time_when_what_cannot_switch_promises_more() -> None:
     class Timed(SimulatedBench):
         left_at_run_s = None

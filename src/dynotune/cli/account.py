@@ -9,7 +9,7 @@ import typer
 
 from dynotune.cli import answers, run_options
 from dynotune.cli.options import Json, check_json
-from dynotune.cli.run import RecipeFile
+from dynotune.cli.run import RecipeFile, check_proved
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CommandFailed
@@ -35,7 +35,11 @@ def account(context: typer.Context, recipe: RecipeFile = None, json: Json = None
         run = msgspec.structs.replace(run, settings=checked.applied)
     run_options.check_run(context, run, looks_for_script=True)
     from dynotune.measure.account import accounted
+    from dynotune.measure.live import facts_of
     from dynotune.report import Progress, console, on_terminal
+
+    if proved is not None and recipe is not None:
+        check_proved(proved, recipe, facts_of(run), run.command, strict=False)
 
     with Progress(console(stderr=True)) as watcher:
         found, outcome = accounted(run, watcher, recipe=proved)

@@ -104,7 +104,7 @@ def transparently(
     redaction.learn(env, command)
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:
-        _check_proved(proved, recipe, facts, command, strict=strict)
+        check_proved(proved, recipe, facts, command, strict=strict)
 
     from dynotune.launch.process import TransparentRun
 
@@ -279,7 +279,7 @@ def _settings(
     return chosen
 
 
-def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
+def check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
     """Print how machine and command differ from the recipe's. Raises CannotRunHere if `strict` and they
     differ."""
     from dynotune.recipes import checking

@@ -38,5 +38,7 @@ def without_tf32(view: ObservationView) -> list[LostTime]:
 
 def saved_by_tf32(view: ObservationView) -> float:
     """Return what TF32 saves of the device's work, as a share of a step; the host may hide a part of it."""
+    if view.variable("NVIDIA_TF32_OVERRIDE") == "0":
+        return 0.0
     float32, tf32, _ = rates(view)
     return sum(loss.share for loss in without_tf32(view)) * (1 - float32 / tf32)

@@ -144,9 +144,11 @@ class _Tools:
         self._jobs[request] = None
         try:
             job = await anyio.to_thread.run_sync(start)
-        except UsageError as error:
+        except BaseException as error:
             self._jobs.pop(request, None)
-            raise _refusal(error) from error
+            if isinstance(error, UsageError):
+                raise _refusal(error) from error
+            raise
         self._running.append(job)
         if request not in self._jobs:  # cancelled meanwhile
             job.stop()

@@ -41,7 +41,10 @@ def bound(
     """
     if objective not in OF_TIME:
         return NOT_OF_TIME, ""
+    if is_hidden_by_launches(setting, [finding.id for finding in why]):
+        return Unknown("launches hide the device's work until graphs end them"), ""
     limits: list[tuple[float, str]] = []
+    why = [one for one in why if len(why) == 1 or not is_hidden_by_launches(setting, [one.id])]
     why = [finding for finding in why if finding.id not in _OF_MAKING]
     of_device = [finding for finding in why if (setting.knob, finding.id) in _DOES_MORE]
     shares = [finding.share for finding in why if finding not in of_device]
@@ -60,6 +63,11 @@ def bound(
         return Unknown(reasons[0] if reasons else "no finding names it"), ""
     share, by = min(limits, key=lambda limit: limit[0])
     return max(0.0, share), by
+
+
+def is_hidden_by_launches(setting: Setting, findings: Sequence[str]) -> bool:
+    """Tell whether only launches, which hide what the setting saves of the device's work, name it."""
+    return setting.knob == "matmul.fp32_precision" and list(findings) == ["launch-bound"]
 
 
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:

@@ -20,7 +20,7 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search import values
 from dynotune.search.asked import Asked
-from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound
+from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound, is_hidden_by_launches
 from dynotune.search.values import Present, has, present
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
@@ -36,7 +36,6 @@ MUCH_HOST = 0.25
 """Share of a step that the device waits for the host, from which on replayed graphs save more than fused
 kernels."""
 _LEFT_OUT = "left out by --exclude"
-_OF_LAUNCHES, _OF_THE_DEVICE = "launch-bound", "matmul.fp32_precision"
 _BEHIND_LAUNCHES = (
     "it saves time of the device, which waits for launches, and no graphs that end them are tried"
 )
@@ -229,7 +228,7 @@ def _needs(
         why = _unique(finding.id for finding in findings)
         if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0:
             met_by, reason = makers, _NO_WORKERS
-        elif setting.knob == _OF_THE_DEVICE and why == [_OF_LAUNCHES] and not asked.names(setting):
+        elif is_hidden_by_launches(setting, why) and not asked.names(setting):
             # Launches hide the device's work until graphs launch it.
             met_by, reason = graphs, _BEHIND_LAUNCHES
         else:

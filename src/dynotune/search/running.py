@@ -12,6 +12,7 @@ from dynotune.measure.live import Watcher, lanes
 from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import (
     Candidate,
     CandidateOutcome,
@@ -63,6 +64,8 @@ class Search:
         self.watcher = watcher
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
         """Progress for the user: the best arm's speed-up so far, and its interval."""
+        self.unswitched: set[Setting] = set()
+        """Settings that this live run cannot switch, or that did not act in it; fresh runs may apply them."""
 
     # What is known
 

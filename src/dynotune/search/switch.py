@@ -60,7 +60,7 @@ def switch(work: Search) -> None:
     if fresh := fresh_fits(work):
         share = SHARE_COMPILING if _compiling(quick) else SHARE
         until_s = (1 - share) * work.bench.left_s()
-    quick = [one for one in quick if one.id not in work.study.outcomes]
+    quick = [one for one in quick if one.id not in work.study.outcomes and one.setting not in work.unswitched]
     if not quick:
         return
     if not switched(work.study):
@@ -96,19 +96,28 @@ def _leaves_time_to_others(work: Search, quick: Sequence[Candidate], others: Seq
 
 
 def _promising_more(work: Search, quick: Sequence[Candidate]) -> list[Candidate]:
-    """Return the settings that only fresh runs show, if they may gain more than those that can switch."""
+    """Return the settings that only fresh runs show, if they may gain more than those that can switch.
+
+    What the user asks for, and what has no bound, may gain anything.
+    """
+    if any(one.by_user or not math.isfinite(bound_log(one)) for one in quick):
+        return []
     others = [one for one in in_predicted_order(work) if not one.in_process]
     return others if _promised_log(others) > _promised_log(quick) else []
 
 
 def _promised_log(candidates: Sequence[Candidate]) -> float:
     """Return what the settings together may gain, as the logarithm of a ratio; unknown bounds promise
-    nothing."""
-    of_knob: dict[str, float] = {}
+    nothing.
+
+    Settings of one finding save the same time.
+    """
+    of_finding: dict[str, float] = {}
     for one in candidates:
         if math.isfinite(most := bound_log(one)):
-            of_knob[one.setting.knob] = max(most, of_knob.get(one.setting.knob, 0.0))
-    return math.fsum(of_knob.values())
+            finding = one.why[0] if one.why else one.setting.knob
+            of_finding[finding] = max(most, of_finding.get(finding, 0.0))
+    return math.fsum(of_finding.values())
 
 
 def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
@@ -199,7 +208,8 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     if compiling and eager.settings:
         work.bench.compile_beside(arm(bundle))
     for number, planned in enumerate(arms, 1):
-        one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
+        out = {*work.study.outcomes, *map(str, work.unswitched)}
+        one = arm(setting for setting in planned.settings if str(setting) not in out)
         if planned != eager and proved_within(work.study) is None and not fresh_fits(work):
             until_s = min(
                 until_s, _start_s(work, quick)
@@ -228,12 +238,13 @@ def _test_exact(work: Search, proved: Arm, quick: Sequence[Candidate]) -> None:
 
     Unchecked, none of the arm would be in a recipe, whatever its other settings gain.
     """
-    left_s = work.bench.left_s()
+    left_s, tested = work.bench.left_s(), [arm(one.candidate_settings) for one in work.study.within]
     exact = complete(
         [one for one in proved.settings if one not in rounding(work.study, proved.settings)], quick
     )
     check_s = work.bench.check_s(proved)
-    if exact and check_s and check_s + work.bench.run_s(BASELINE) > left_s and arm(exact) != proved:
+    is_late = check_s > 0 and check_s + work.bench.run_s(BASELINE) > left_s
+    if exact and is_late and arm(exact) not in tested and len(tested) < MOST_TESTS:
         _tested(work, exact, LAUNCH_SHARE * left_s)
 
 
@@ -244,7 +255,7 @@ def _settle_milder(work: Search) -> None:
     """
     proof = proved_within(work.study)
     if proof is not None and GRAPHS in proof.candidate_settings:
-        why = f"{GRAPHS} compiles, too, and is proved."
+        why = f"{GRAPHS} compiles, too, and was faster in blocks."
         milder = [one for one in work.alive() if one.setting == COMPILED and not one.by_user]
         work.settle({one.id: CandidateOutcome("not-tried", why) for one in milder})
 
@@ -295,7 +306,9 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
             return found
         work.watcher.say(f"Turns within one run did not decide {one.key}: {found.reason.rstrip('.')}.")
         blamed = [setting for setting in left if setting.knob in found.blamed]
-        out = [*blamed, *(setting for setting in left if setting.knob in found.unsuited)]
+        unsuited = [setting for setting in left if setting.knob in found.unsuited]
+        work.unswitched.update(unsuited)
+        out = [*blamed, *unsuited]
         if not out or len(blamed) == len(settings) > 1:
             return found
         why = CandidateOutcome("failed", f"{words.capitalised(found.reason.rstrip('.'))}.")

@@ -77,7 +77,9 @@ class Follower:
         self.is_over = False
         self.notes: list[str] = []
         self.command: list[str] = []
-        self._records, self._more = Records(folder, launched_s=0.0), Records(folder, "process-*.more")
+        # A run that ended may be of before a restart of the machine, which sets this clock back.
+        launched_s = None if (folder / "run.json").exists() else 0.0
+        self._records, self._more = Records(folder, launched_s=launched_s), Records(folder, "process-*.more")
         self._before: probe.Sample | None = None
         self._used: set[int] = set()
         self._alive_s = time.perf_counter()

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from dynotune.agent.sites.repeated_shapes import RepeatedShapes
+
 CONV = """
 import torch
 class Net(torch.nn.Module):
@@ -207,6 +209,17 @@ out["steps again"] = len(compiled)
     )
     assert done.out == {"before steps": [], "steps": 1, "grows": [], "repeats": [8, 8], "steps again": 1}
     assert done.readback["compile.mode"]["ok"] is True
+
+
+def test_read_back_says_no_when_all_calls_of_an_arm_ran_uncompiled():
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    standing_in = RepeatedShapes(net, net._call_impl, torch, trains=True)
+    with torch.no_grad():
+        standing_in(torch.ones(1, 2))
+        assert standing_in.only_ran_eagerly
+    standing_in(torch.ones(1, 2))
+    assert not standing_in.only_ran_eagerly
 
 
 def test_calls_are_compiled_whatever_their_shapes_when_the_program_computes_no_gradients(child):

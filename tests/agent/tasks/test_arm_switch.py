@@ -96,7 +96,7 @@ def test_global_settings_are_read_back_when_the_arm_is_on(switch):
     torch.set_num_threads(before["threads"])  # a program that changes the setting meanwhile
     with pytest.raises(NotSwitched, match=r"host\.num_threads did not act"):
         arm.acted()
-    assert (arm.blamed, arm.unsuited) == (["host.num_threads"], [])
+    assert (arm.unsuited, arm.blamed) == (["host.num_threads"], [])
     torch.set_num_threads(other)
     arm.off()
     assert answers == {

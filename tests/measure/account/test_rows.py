@@ -238,6 +238,13 @@ def test_priced_says_why_when_there_is_no_gpu_or_no_second_epoch():
     assert isinstance(priced(run, [FUSED], None, 160.0).per_epoch_j, Unknown)
 
 
-@pytest.mark.parametrize(("objective", "settings"), [("latency-p99", [FUSED]), ("throughput", [])])
+@pytest.mark.parametrize(
+    ("objective", "settings"),
+    [
+        ("latency-p99", [FUSED]),
+        ("throughput", []),
+        ("throughput", [Setting("optimizer.fused", False)]),
+    ],
+)
 def test_priced_saves_nothing_when_the_recipe_says_nothing_of_this_run(objective, settings):
     assert priced(run_of_two_epochs(), settings, recipe(objective), 160.0).saved == []

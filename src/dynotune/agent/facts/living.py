@@ -101,7 +101,7 @@ def _variables(leaves: tuple[type, ...]) -> list[Any]:
 
 
 def _held(roots: list[Any], leaves: tuple[type, ...], pause: Callable[[], None]) -> Iterator[Any]:
-    """Yield what the roots hold, the nearest first.
+    """Yield what the roots hold, the nearest first. Empties `roots`: what was looked at is held no longer.
 
     `leaves`: classes of which nothing is held meanwhile; else the program's last reference would end here.
     """
@@ -109,8 +109,10 @@ def _held(roots: list[Any], leaves: tuple[type, ...], pause: Callable[[], None])
     level = roots
     while level:
         following: list[Any] = []
-        for thing in level:
+        level.reverse()
+        while level:
             pause()
+            thing = level.pop()
             kind = type(thing)
             if id(thing) in seen or issubclass(kind, (type, ModuleType)):
                 continue

@@ -152,8 +152,9 @@ class CompileSite(Site):
         # Avoid the name `compile`, which a class may use for something else.
         self.torch.nn.Module.compile(module, mode=self.value)
         compiled, module._compiled_call_impl = module._compiled_call_impl, None
-        # Within a run, steps that an optimizer ends have gradients, whatever runs now.
-        trains = bool(self.program.steps.optimizers) if own_calls is None else self.torch.is_grad_enabled()
+        # Within a run, whatever runs now: the module may be switched between two calls of any kind.
+        steps = self.program.steps
+        trains = steps.has_gradients(module) if own_calls is None else self.torch.is_grad_enabled()
         return RepeatedShapes(module, compiled, self.torch, trains)
 
     def _why_not(self, module: Any) -> str:
@@ -178,6 +179,12 @@ class CompileSite(Site):
             *self._refused,
             *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside),
         ]
+        standing_in = [one for one in (root._compiled_call_impl for root in roots) if one is not None]
+        if standing_in and all(
+            isinstance(one, RepeatedShapes) and one.only_ran_eagerly for one in standing_in
+        ):
+            is_on = False
+            details.append("its calls have no gradients and varying shapes, and ran uncompiled")
         detail = "; ".join(dict.fromkeys(details))
         found, ok = self.value if is_on else "off", is_on and not self._refused
         return answer(setting, found, _CALLS_OF_ROOTS, ok, detail)

@@ -24,12 +24,19 @@ class RepeatedShapes:
         self._module, self._compiled, self._torch = module, compiled, torch
         self._trains, self._has_steps = trains, False
         self._shapes: object = None
+        self._num_eager = self._num_compiled = 0
+
+    @property
+    def only_ran_eagerly(self) -> bool:
+        return bool(self._num_eager) and not self._num_compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._torch.is_grad_enabled():
             self._trains = self._has_steps = True
         elif self._trains and not self._repeats(args, kwargs):
+            self._num_eager += 1
             return self._module._call_impl(*args, **kwargs)
+        self._num_compiled += 1
         return self._compiled(*args, **kwargs)
 
     def _repeats(self, args: Any, kwargs: Any) -> bool:

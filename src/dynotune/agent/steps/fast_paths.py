@@ -72,6 +72,10 @@ class Identities:
             return entry[1]
         return self._meet(kind, thing, with_grad)
 
+    def knows(self, kind: str, thing: Any, with_grad: bool) -> bool:
+        entry = self._numbers.get((kind, id(thing), with_grad))
+        return entry is not None and entry[0]() is thing
+
     def references(self, number: int) -> list[weakref.ref[Any]]:
         """Return references to all objects that had the given number, the latest object last."""
         return [reference for reference, other in self._numbers.values() if other == number]

@@ -53,7 +53,8 @@ def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)
         if num is None and isinstance(value, (list, tuple, Mapping)):
-            num = len(value) if _are_all_pictures(value) else in_batch(value, None)
+            as_pictures = isinstance(value, list) and _are_all_pictures(value)
+            num = len(value) if as_pictures else in_batch(value, None)
         if num is not None:
             return num
     return None
@@ -97,7 +98,9 @@ def _are_all_pictures(values: Any) -> bool:
     """Tell whether the entries of a list are images with channels first."""
     try:
         shapes = {tuple(item.shape) for item in values}
-        return bool(shapes) and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+        return bool(shapes) and all(
+            len(shape) == 3 and shape[0] in (1, 3, 4) and min(shape[1:]) > 4 for shape in shapes
+        )
     except Exception:  # not arrays, and their own code may raise anything
         return False
 

@@ -217,6 +217,10 @@ class Steps:
         """Count the loaders whose batches belong to the steps."""
         return len(self._loaders)
 
+    def has_gradients(self, module: Any) -> bool:
+        """Tell whether an outermost module was seen to be called with gradients."""
+        return self._names.knows(cycles.CALL, module, True)
+
     def counts(self, key: Key) -> bool:
         """Tell whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders

@@ -40,9 +40,9 @@ class ArmSwitch:
         self.is_on = False
         self.has_been_on = False
         self.blamed: list[str] = []
-        """Knobs with which a call failed, and without which it succeeded; or which did not act."""
+        """Knobs with which a call failed, and without which it succeeded."""
         self.unsuited: list[str] = []
-        """Knobs that cannot be switched in this program."""
+        """Knobs that cannot be switched in this program, or that did not act."""
         self._failure = ""
 
     @property
@@ -213,7 +213,8 @@ class ArmSwitch:
         answers = [answer for site in self._sites for answer in site.read()]
         for answer in answers:
             if answer["ok"] is False:
-                self.blamed = [answer["knob"]]
+                # Beside settings that this program cannot switch it may act, and in a run of its own.
+                self.unsuited = [answer["knob"]]
                 raise NotSwitched(_refused(answer))
         return answers
 

@@ -19,7 +19,7 @@ _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "ran
 def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     losses = without_tf32(view)
     lost = sum(loss.share for loss in losses)
-    if lost < policy.LEAST_SHARE or view.variable("NVIDIA_TF32_OVERRIDE") == "0":
+    if lost < policy.LEAST_SHARE or not saved_by_tf32(view):
         return
     if view.text("live.matmul_fp32_precision") != "ieee":
         return

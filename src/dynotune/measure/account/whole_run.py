@@ -164,6 +164,7 @@ def saved(recipe: Recipe, settings: Sequence[Setting], found: RunAccount) -> lis
         )
         for proof in recipe.proof
         if proof.knob in applied
+        and applied[proof.knob].value == (recipe.settings[proof.knob] if proof.value is None else proof.value)
     ]
 
 

@@ -35,8 +35,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         blocks: blocks of each candidate, by its key.
         given_up: keys of candidates without an estimate, with the reason.
         codes: codes of the agent's reasons among these.
-        blamed: for a candidate in which a call failed, the knobs without which it succeeded; for one of
-            which a setting did not act, its knob.
+        blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
         results: for each candidate, results of calls without and with the candidate.
         shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is

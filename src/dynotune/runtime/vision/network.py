@@ -305,6 +305,8 @@ class Network:
     def _captured(self, lane: Lane, capturer: Capturer, letterbox: Letterbox | None) -> CapturedGraph | None:
         kept, outside = [lane.host, lane.frames, lane.uploaded], list[Tensor]()
         if letterbox is not None:
+            # The calls before a capture fill the images, whose borders then are no other size's any more.
+            lane.sizes[:] = [None] * len(lane.sizes)
             kept += letterbox.tables
             region = letterbox.region(lane.images)
             host, there = (

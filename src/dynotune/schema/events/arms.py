@@ -90,8 +90,8 @@ class ArmGivenUp(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     Args:
         code: why, if anybody acts on the reason.
         reason: the words that the sentence of `code` needs; the whole reason without a code.
-        blamed: knobs without which a failed call succeeded, or which did not act.
-        unsuited: knobs that cannot be switched in this program.
+        blamed: knobs without which a failed call succeeded.
+        unsuited: knobs that cannot be switched in this program, or that did not act.
     """
 
     arm: Int

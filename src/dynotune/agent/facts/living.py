@@ -111,8 +111,8 @@ def _held(roots: list[Any], leaves: tuple[type, ...], pause: Callable[[], None])
         following: list[Any] = []
         level.reverse()
         while level:
-            pause()
             thing = level.pop()
+            pause()
             kind = type(thing)
             if id(thing) in seen or issubclass(kind, (type, ModuleType)):
                 continue

@@ -160,6 +160,18 @@ def test_a_second_round_in_lanes_leaves_no_lane_waiting(num_lanes: int, blocks: 
 # Proof within one process, where starts leave no time for fresh pairs
 
 
+class ChecksWhatRounds(SimulatedBench):
+    """Checks the results of all arms but that of the one setting which is exact, as the real bench does."""
+
+    exact = "kept=1"
+
+    def check_s(self, arm):
+        return super().check_s(arm) if arm.key != self.exact else 0.0
+
+    def check(self, arm):
+        return super().check(arm) if arm.key != self.exact else None
+
+
 SLOW_START = {"start_s": 40.0, "window_s": 4.0}
 THREE_MINUTES_S = 180.0
 
@@ -222,13 +234,6 @@ def test_search_gives_fresh_runs_the_time_when_what_cannot_switch_promises_more(
 ) -> None:
     """The time holds seven runs of one setting, and not the check of results that the others need."""
 
-    class ChecksWhatRounds(SimulatedBench):
-        def check_s(self, arm):
-            return super().check_s(arm) if arm.key != "kept=1" else 0.0
-
-        def check(self, arm):
-            return super().check(arm) if arm.key != "kept=1" else None
-
     candidates = [candidate("kept=1", bound=bound)]
     candidates += [replace(one, bound=0.3 * bound + 0.02, effect="numerics") for one in QUICK[:1]]
     table = Table({"kept=1": -math.log1p(-0.4), "quick0=1": 0.3}, start_s=6.0, window_s=4.0)
@@ -253,13 +258,6 @@ def test_settings_of_one_finding_promise_its_share_once() -> None:
     """Workers of 41% promise more than three settings that the same launches of 20% name."""
     candidates = [candidate("kept=1", bound=0.41, why=["workers"])]
     candidates += [replace(one, bound=0.2, why=["launch-bound"], effect="numerics") for one in QUICK]
-
-    class ChecksWhatRounds(SimulatedBench):
-        def check_s(self, arm):
-            return super().check_s(arm) if arm.key != "kept=1" else 0.0
-
-        def check(self, arm):
-            return super().check(arm) if arm.key != "kept=1" else None
 
     table = Table({"kept=1": 0.5}, start_s=6.0, window_s=4.0)
     bench = ChecksWhatRounds(table, budget_s=85.0, check_s=10.0, switch_sd=0.001, noise=SOME_NOISE)
@@ -309,16 +307,10 @@ def test_compiling_without_graphs_has_no_turn_when_graphs_are_proved_unless_the_
 def test_the_exact_part_is_proved_when_the_time_holds_no_check_of_what_rounds(
     check_s: float, proved: set[str]
 ) -> None:
-    class ChecksWhatRounds(SimulatedBench):
-        def check_s(self, arm):
-            return super().check_s(arm) if arm.key != "quick0=1" else 0.0
-
-        def check(self, arm):
-            return super().check(arm) if arm.key != "quick0=1" else None
-
     candidates = [QUICK[0], replace(QUICK[1], effect="numerics")]
     table = Table({"quick0=1": 0.5, "quick1=1": 0.1}, start_s=40.0, window_s=8.0)
     bench = ChecksWhatRounds(table, budget_s=125.0, check_s=check_s, switch_sd=0.01, noise=SOME_NOISE)
+    bench.exact = "quick0=1"
     assert recipe(searched(study_of(candidates, budget_s=125.0), bench)) == proved
 
 

@@ -44,8 +44,11 @@ def bound(
     if is_hidden_by_launches(setting, [finding.id for finding in why]):
         return Unknown("launches hide the device's work until graphs end them"), ""
     limits: list[tuple[float, str]] = []
-    why = [one for one in why if len(why) == 1 or not is_hidden_by_launches(setting, [one.id])]
-    why = [finding for finding in why if finding.id not in _OF_MAKING]
+    why = [
+        finding
+        for finding in why
+        if finding.id not in _OF_MAKING and not is_hidden_by_launches(setting, [finding.id])
+    ]
     of_device = [finding for finding in why if (setting.knob, finding.id) in _DOES_MORE]
     shares = [finding.share for finding in why if finding not in of_device]
     names = [finding.id for finding in why if finding not in of_device]

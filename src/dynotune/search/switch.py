@@ -98,7 +98,7 @@ def _leaves_time_to_others(work: Search, quick: Sequence[Candidate], others: Seq
 def _promising_more(work: Search, quick: Sequence[Candidate]) -> list[Candidate]:
     """Return the settings that only fresh runs show, if they may gain more than those that can switch.
 
-    What the user asks for, and what has no bound, may gain anything.
+    A setting that the user asks for, or that has no bound, may gain anything.
     """
     if any(one.by_user or not math.isfinite(bound_log(one)) for one in quick):
         return []

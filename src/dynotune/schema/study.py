@@ -223,11 +223,11 @@ class CandidateOutcome(msgspec.Struct, frozen=True):
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses or outputs of an arm compared with the baseline's, under one seed.
+    """Losses, outputs or updates of an arm compared with the baseline's, under one seed.
 
     Args:
         arm: the key of the arm, as of a trial.
-        what: "losses" or "outputs".
+        what: losses, outputs, or updates of parameters by optimizers.
         reference: type of the reference run with which arm and baseline are compared, "float64" or "float32";
             "" if the arm is compared with the baseline, within a fixed tolerance.
         difference: relative. With a reference, the typical error of the arm; otherwise the largest
@@ -242,7 +242,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     arm: str
-    what: Literal["losses", "outputs"]
+    what: Literal["losses", "outputs", "updates"]
     difference: float
     own: float | None
     tolerance: float

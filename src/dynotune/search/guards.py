@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from dynotune import knobs
 from dynotune.launch.process import has_room
 from dynotune.measure.checks import guard, guarded
 from dynotune.schema.arm import Arm, arm
@@ -53,12 +54,17 @@ class Guards:
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: ArmResults) -> None:
-        """Keep a comparison of calls within a running program if its results are right; else separate runs
-        decide.
+        """Keep a comparison of calls or updates within a running program if its results are right; else
+        separate runs decide.
 
-        A decoder changes the inputs of calls, which are the same for both calls that were compared.
+        Of calls that take the same inputs, some settings are seen, such as those of a decoder, in no result.
         """
-        chosen = arm([setting for setting in guarded(one.settings) if setting.knob != "decode.backend"])
+        chosen = arm(
+            setting
+            for setting in guarded(one.settings)
+            if setting.knob in event.knobs
+            or (event.what == "outputs" and knobs.get(setting.knob).effect == "exact")
+        )
         if self.is_known(chosen):
             return
         found = guard.within(chosen.settings, event)
@@ -72,11 +78,18 @@ class Guards:
 
     def _known(self, chosen: Arm) -> Guarded | Unknown | None:
         """Return the known result of these settings, or of more settings that leave results right: fewer then
-        do."""
+        do. Where updates of parameters are known to be right, it is that of the other settings."""
         if not chosen.settings or chosen.key in self._found:
             return self._found.get(chosen.key)
+        right = [one for one in self.told if one.ok]
         ids = set(map(str, chosen.settings))
-        return next((one for one in self.told if one.ok and ids <= one.ids), None)
+        if more := next((one for one in right if ids <= one.ids), None):
+            return more
+        updates = next((one for one in right if one.what == "updates" and one.ids & ids), None)
+        if updates is None:
+            return None
+        rest = arm(guarded(setting for setting in chosen.settings if str(setting) not in updates.ids))
+        return self._known(rest) if rest.settings else updates
 
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from dynotune.measure.bench import in_process
-from dynotune.measure.checks import rounding
+from dynotune.measure.checks import guarded, rounding
 from dynotune.measure.comparison import judge_comparison
 from dynotune.measure.live import LEAST_S, Live, Turns, TurnsPlan, switching
 from dynotune.schema.arm import Arm
@@ -97,7 +97,7 @@ class WithinRun:
             stretch_s=in_process.STRETCH_S,
             first_s=first_s,
             again=True,
-            num_results=NUM_RESULTS,
+            num_results=NUM_RESULTS if guarded(arm.settings) else 0,
             rounding=rounding(arm.settings),
             give_up_slow=True,
         )
@@ -125,7 +125,7 @@ class WithinRun:
     def _tested(
         self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float, is_hopeless: bool
     ) -> Tested:
-        if event := found.results.get(arm.key):
+        for event in found.results.get(arm.key, []):
             self._guards.seen(arm, event)
         if blocks := found.blocks[arm.key]:
             # The first block may include compilation.

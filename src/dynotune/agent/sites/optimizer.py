@@ -26,6 +26,7 @@ class OptimizerSite(Site):
     """
 
     is_switched = True
+    acts_in_updates = True
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
         super().__init__(planned, program, at_start)
@@ -78,6 +79,16 @@ class OptimizerSite(Site):
             else:
                 optimizer._step_supports_amp_scaling = unscales
             self._move_counts(optimizer)
+
+    def own_groups(self) -> list[tuple[Any, list[dict[str, Any]]]]:
+        """Return the optimizers of exactly torch's classes that are switched, and for each of their groups
+        the program's own options."""
+        classes = [resolve(self.torch, target) for target in self.setting["site"]["targets"]]
+        return [
+            (optimizer, [{"fused": one} for one in fused])
+            for optimizer, fused, _ in self._own
+            if type(optimizer) in classes
+        ]
 
     def check(self, is_on: bool) -> None:
         for optimizer, fused, _ in self._own:

@@ -55,6 +55,8 @@ class Site:
     acts_in_loaders = False
     """Whether the settings act on loaders alone, so not within a call, and at extra cost when an epoch
     begins."""
+    acts_in_updates = False
+    """Whether the settings act on optimizers' updates of parameters alone, so not within a call."""
     compiles = False
     """Whether the first steps after switching on compile."""
     acts_between_steps = False
@@ -79,6 +81,11 @@ class Site:
         self.setting, self.value = planned[0], planned[0]["value"]
         self.failure = ""
         """Why the settings failed; a site that has failed does not act any more."""
+
+    def own_groups(self) -> list[Any]:
+        """Return the optimizers whose updates the settings change, and for each of their groups the
+        program's own options."""
+        return []
 
     # Both uses ask this of a site
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..core.annotations import Answer, Args, Kwargs, Planned, Surroundings
     from ..core.program import Program
+    from .updates_within import OwnGroups
 
 
 class HasAlready(NotSwitched):
@@ -37,6 +38,7 @@ class ArmSwitch:
         # setting cannot be switched.
         self._sites = [(kind or Site)(group, program, False) for kind, group in by_site(planned).items()]
         self._turned: list[Site] = []
+        self._had: list[Site] = []  # sites whose settings the program has of its own accord
         self.is_on = False
         self.has_been_on = False
         self.blamed: list[str] = []
@@ -49,6 +51,22 @@ class ArmSwitch:
     def acts_in_calls(self) -> bool:
         """Tell whether calls of outermost modules must go through `around_root` while the candidate is on."""
         return any(site.acts_in_calls for site in self._sites)
+
+    @property
+    def changes_calls(self) -> bool:
+        """Tell whether calls of outermost modules may give other results while the candidate is on."""
+        return any(map(_acts_on_calls, self._sites))
+
+    def compared(self, *, in_updates: bool) -> list[str]:
+        """List the candidate's knobs of which calls of modules tell, or updates of parameters; those that
+        the program has already are among both."""
+        acts = _acts_in_updates if in_updates else _acts_on_calls
+        sites = [*filter(acts, self._sites), *self._had]
+        return [setting["knob"] for site in sites for setting in site.planned]
+
+    def own_groups(self) -> list[OwnGroups]:
+        """Return the optimizers whose updates the candidate changes, with their own options."""
+        return [owned for site in self._turned if _acts_in_updates(site) for owned in site.own_groups()]
 
     @property
     def acts_between_steps(self) -> bool:
@@ -167,6 +185,7 @@ class ArmSwitch:
                 raise HasAlready
             else:
                 self._sites.remove(site)
+                self._had.append(site)
         self.has_been_on = True
         self.check()
 
@@ -191,9 +210,8 @@ class ArmSwitch:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Switch the candidate off for a while. Raises NotSwitched: as for `on` and `off`."""
-        # Settings of a loader need not be switched off: they act between calls, and the batches stay the
-        # same.
-        turned = [site for site in self._turned if not site.acts_in_loaders]
+        # Other settings need not be switched off: they act between calls, and the batches stay the same.
+        turned = list(filter(_acts_on_calls, self._turned))
         for site in reversed(turned):
             site.off()
         try:
@@ -217,6 +235,14 @@ class ArmSwitch:
                 self.unsuited = [answer["knob"]]
                 raise NotSwitched(_refused(answer))
         return answers
+
+
+def _acts_on_calls(site: Site) -> bool:
+    return not (site.acts_in_loaders or site.acts_in_updates)
+
+
+def _acts_in_updates(site: Site) -> bool:
+    return site.acts_in_updates
 
 
 def _refused(answer: Answer) -> str:

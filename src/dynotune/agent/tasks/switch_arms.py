@@ -27,7 +27,7 @@ from time import perf_counter
 from ..core import reasons
 from ..core.allocator_counters import device_allocations
 from ..core.covers import call_directly
-from ..core.device import synchronise
+from ..core.device import free_memory, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
@@ -38,6 +38,7 @@ from .arm_switch import ArmSwitch
 from .queue_level import QueueLevel
 from .results_within import ResultsWithin
 from .task import Task
+from .updates_within import UpdatesWithin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class SwitchArms(Task):
         self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
         self._queue = QueueLevel(program)
         self._results: dict[ArmSwitch, ResultsWithin] = {}
+        self._updates: dict[ArmSwitch, UpdatesWithin] = {}
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
         self._on: ArmSwitch | None = None
@@ -122,14 +124,17 @@ class SwitchArms(Task):
         if program.replays_itself and not all(arm.reaches_graphs for arm in self._arms):
             self.give_up("it replays captured CUDA graphs, which no switch reaches")
             return num_steps
-        if not self._has_ranks:
-            wanted = self.order.get("num_results", 0)
+        wanted = self.order.get("num_results", 0)
+        if wanted and not self._has_ranks:
             rounding = self.order.get("rounding", 0.0)
-            self._results = {arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if wanted}
+            self._results = {
+                arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if arm.changes_calls
+            }
+            self._updates = {arm: UpdatesWithin(program, wanted) for arm in self._arms}
         same = any(not arm.num_queued for arm in self._arms)
         if same and program.num_queued and program.loaders is not None and not self._has_ranks:
             router_of(program)  # from now on, the router knows how many batches are ready
-        if any(arm.acts_in_calls for arm in self._arms):
+        if self._results or any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
         self._work = self._all_blocks()
@@ -157,6 +162,8 @@ class SwitchArms(Task):
 
     def clean_up(self) -> None:
         self._on = None
+        for updates in self._updates.values():
+            updates.unwatch()
         for arm in self._arms:
             try:
                 arm.off()
@@ -178,7 +185,8 @@ class SwitchArms(Task):
 
         def around_root(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
             on = self._on
-            if on is None:
+            results = None if on is None else self._results.get(on)
+            if on is None or not (on.acts_in_calls or results):
                 return plainly(call, module, args, kwargs)
 
             def without() -> Any:
@@ -190,7 +198,6 @@ class SwitchArms(Task):
 
                 return on.around_root(through, module, args, kwargs)
 
-            results = self._results.get(on)
             try:
                 if results is None:
                     return with_it()
@@ -198,7 +205,12 @@ class SwitchArms(Task):
             except Exception as error:
                 if by_a_signal(error):
                     raise
-                return on.called_without(error, with_it)
+                if on.acts_in_calls:
+                    return on.called_without(error, with_it)
+                # Not the candidate failed, but the comparison, for which memory may lack.
+                del self._results[on]
+                free_memory(self.program.torch, error)
+                return with_it()
 
         return around_root
 
@@ -294,9 +306,13 @@ class SwitchArms(Task):
         raise NotSwitched("the program compiles something again and again")
 
     def _tell_results(self, at: int, begin_s: float) -> None:
-        results = self._results.pop(self._arms[at], None)
-        if results is not None and (found := results.read()) is not None:
-            self.program.event({"event": "arm_results", "arm": at, "begin_s": begin_s, **found})
+        arm = self._arms[at]
+        for what, results in (("outputs", self._results), ("updates", self._updates)):
+            within = results.pop(arm, None)
+            if within is not None and (found := within.read()) is not None:
+                knobs = arm.compared(in_updates=what == "updates")
+                about = {"arm": at, "begin_s": begin_s, "what": what, "knobs": knobs}
+                self.program.event({"event": "arm_results", **about, **found})
 
     def _order(self, at: int, number: int) -> str:
         """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a
@@ -318,6 +334,8 @@ class SwitchArms(Task):
                         os.environ.update(self.order.get("caches", {}))
                     arm.on()
                     self._on = arm
+                    if arm in self._updates:
+                        self._updates[arm].watch(arm.own_groups())
                 else:
                     self._switch_off(at, told=True)
                 yield from self._wash_out(arm)
@@ -328,9 +346,12 @@ class SwitchArms(Task):
         return {"baseline": timed["A"], "candidate": timed["B"], "readback": readback}
 
     def _switch_off(self, at: int, told: bool = False) -> None:
-        self._on, was_on = None, self._arms[at].is_on
+        arm, self._on = self._arms[at], None
+        was_on = arm.is_on
+        if arm in self._updates:
+            self._updates[arm].unwatch()
         try:
-            self._arms[at].off()
+            arm.off()
         except NotSwitched:
             if told:
                 raise

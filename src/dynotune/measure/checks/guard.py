@@ -220,11 +220,11 @@ class Guard(msgspec.Struct, frozen=True):
 
 
 def within(settings: Sequence[Setting], event: ArmResults) -> Guarded | Unknown:
-    """Judge the agent's records of calls in one running program, with and without the settings."""
+    """Judge the agent's records of calls or updates in one running program, with and without the settings."""
     if not guarded(settings):
         return Unknown(NOTHING_ROUNDS)
     plain, redrawn, arm, reference, rounded = (
-        Reading(what="outputs", outputs=outputs, draws=event.draws, precision=event.precision)
+        Reading(what=event.what, outputs=outputs, draws=event.draws, precision=event.precision)
         for outputs in (event.baseline, event.redrawn, event.candidate, event.reference, event.rounded)
     )
     own = Own(first=[plain])
@@ -421,13 +421,15 @@ def _reason_by_reference(
 def _not_finite(what: str, first: int) -> str:
     """Name the call at which results become NaN: of backward, or of the model in a program that trains
     none."""
+    if what == "updates":
+        return "Updates of parameters become NaN or infinite, where the baseline's are finite."
     call = "backward" if what == "losses" else "the model"
     place = f"call {first} of {call} (step {first}, if each step makes one)"
     return f"{what.capitalize()} become NaN or infinite at {place}, where the baseline's are finite."
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, source: str) -> str:
-    one = "loss" if what == "losses" else "output"
+    one = {"losses": "loss", "outputs": "output", "updates": "update"}[what]
     differ = f"{worst.where.capitalize()} ({one}) differs by {_percent(worst.difference)} from the baseline's"
     limit = f"{_percent(worst.allowed)} is allowed for {tolerance.why}"
     if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):

@@ -24,7 +24,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
             calls ended.
     """
 
-    what: Literal["losses", "outputs"]
+    what: Literal["losses", "outputs", "updates"]
     losses: list[float | None] = []
     outputs: list[list[Digest]] = []
     draws: list[str] = []

@@ -37,7 +37,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         codes: codes of the agent's reasons among these.
         blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
-        results: for each candidate, results of calls without and with the candidate.
+        results: for each candidate, results of calls and updates without and with the candidate.
         shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is
             known.
         cupti_stays: why CUPTI is still attached after a recording in this run; empty if it is not.
@@ -54,7 +54,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     codes: dict[str, Reason] = {}
     blamed: dict[str, list[str]] = {}
     unsuited: dict[str, list[str]] = {}
-    results: dict[str, ArmResults] = {}
+    results: dict[str, list[ArmResults]] = {}
     shifts: dict[str, BaselineShift] = {}
     cupti_stays: str = ""
     reason: str = ""
@@ -176,7 +176,9 @@ def said(
             if (key := _key(event.arm, keys)) is not None and (begin_s or since_s) >= since_s:
                 yield key, event
 
-    found = SwitchedArms(blocks={key: [] for key in keys}, results=dict(new(ArmResults)))
+    found = SwitchedArms(blocks={key: [] for key in keys})
+    for key, results in new(ArmResults):
+        found.results.setdefault(key, []).append(results)
     for key, given_up in new(ArmGivenUp):
         found.codes[key] = given_up.code
         found.given_up[key] = reasons.sentence(given_up.code, given_up.reason)

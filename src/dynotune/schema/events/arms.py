@@ -102,10 +102,14 @@ class ArmGivenUp(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 
 class ArmResults(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="arm_results"):
-    """Results of calls without and with an arm, in the block that began at `begin_s` (s, CLOCK_MONOTONIC).
+    """Results of calls or updates without and with an arm, in the block that began at `begin_s` (s,
+    CLOCK_MONOTONIC).
 
     Args:
-        baseline, candidate: for each call, digests of its outputs.
+        what: outputs of calls of modules, or updates of parameters by optimizers.
+        knobs: knobs of the arm of which these results tell.
+        baseline, candidate: for each call, digests of its outputs; or for each parameter's update, one digest
+            of the change.
         redrawn: without the arm, but with other random numbers; empty if the modules draw none.
         reference, rounded: of a copy of the module in a wider type, and of one whose numbers are rounded; or
             empty.
@@ -114,6 +118,8 @@ class ArmResults(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
     arm: Int
     begin_s: float | None = None
+    what: Literal["outputs", "updates"] = "outputs"
+    knobs: list[str] = []
     baseline: list[list[Digest]] = []
     candidate: list[list[Digest]] = []
     redrawn: list[list[Digest]] = []

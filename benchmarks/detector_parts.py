@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 import random
 import shutil
@@ -179,12 +180,16 @@ def rates_beside(bench: Bench, codes: list[Code], found: Section) -> None:
 
 
 def equality(bench: Bench, codes: list[Code], found: Section) -> None:
-    """In how many frames each way finds the boxes of the first state's `predict`, bit by bit."""
-    for batch in bench.sizes["batches"]:
+    """In how many frames each way finds the boxes of the first state's `predict`, bit by bit.
+
+    Compiled kernels are chosen by their time, anew for each detector, and round in their own ways: only
+    without compiling do two states compute the same.
+    """
+    for batch, compiled in itertools.product(bench.sizes["batches"], (True, False)):
         frames = bench.frames[: 3 * batch + 1]
         ways: dict[str, list[torch.Tensor]] = {}
         for code in codes:
-            detector = code.detector(batch)
+            detector = code.detector(batch, **({} if compiled else {"compile": False}))
             ways[f"{code.name} predict"] = [one.rows for one in detector.predict(frames)]
             for depth in (3, 6):
                 # Twice, so that each lane has its turn.
@@ -192,13 +197,14 @@ def equality(bench: Bench, codes: list[Code], found: Section) -> None:
                 ways[f"{code.name} stream, depth {depth}"] = both[: len(frames)]
                 ways[f"{code.name} stream, depth {depth}, again"] = both[len(frames) :]
         wanted = next(iter(ways.values()))
-        found[f"batch {batch}"] = {
+        section = f"batch {batch}" + ("" if compiled else ", not compiled")
+        found[section] = {
             "num_frames": len(frames),
             "num_boxes": sum(map(len, wanted)),
             "num_equal_frames": {name: sum(map(torch.equal, rows, wanted)) for name, rows in ways.items()},
             "num_matched": {name: sum(map(num_matched, wanted, rows)) for name, rows in ways.items()},
         }
-        say(str(found[f"batch {batch}"]))
+        say(str(found[section]))
 
 
 def agreement(bench: Bench, codes: list[Code], found: Section) -> None:

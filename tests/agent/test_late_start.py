@@ -28,7 +28,7 @@ from dynotune.schema.events import (
 )
 
 AGENT = Path(dynotune.__file__).parent / "agent"
-PROGRAM = Path(__file__).parent / "programs" / "joined.py"
+PROGRAM = Path(__file__).parent / "joined_program.py"
 WINDOW = {"type": "time-window", "num_steps": 10, "at_step": 5}
 TRACE = {"type": "record-trace", "num_steps": 3, "most_s": 60, "stacks": True}
 SHORT_TRACE = {"type": "record-trace", "num_steps": 1 << 30, "most_s": 0.5}

@@ -74,6 +74,8 @@ class User:
             "XDG_STATE_HOME": str(tmp_path / "state"),
             "PYTHONPATH": SOURCE,
             "OMP_NUM_THREADS": "1",
+            # Of several GPUs, a test has the one that it was started for.
+            **{name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
         }
         self._usual = dict(self.env)
 

@@ -85,6 +85,18 @@ def test_search_proves_no_value_above_the_truth_when_runs_differ_more_than_their
     assert max(len(values) for _, values in found) <= 40
 
 
+def test_a_value_below_one_that_holds_in_some_runs_alone_is_proved():
+    # As a batch server ran on a GPU: late at 26 and 27 in one run of two or three, never at 24.
+    made = {13: [1.0], 24: [0.987, 0.997, 0.998, 0.998], 26: [0.988, 1.122], 27: [0.998, 1.003, 1.116],
+            30: [1.08], 34: [1.31]}  # fmt: skip
+    at_bound = 1 / 1.016  # the rate that is asked for, over the limit's
+    runs = [run(value, size * at_bound, 0.008) for value, sizes in made.items() for size in sizes]
+    assert search(runs, LIMITS, least=1, most=MOST).next_value == 30
+    runs += [run(30, size * at_bound, 0.008) for size in (1.1, 1.09, 1.085)]
+    found = search(runs, LIMITS, least=1, most=MOST)
+    assert (found.end, found.largest, found.refuted) == ("proved", 24, 30)
+
+
 def test_search_gives_up_when_runs_never_agree():
     rng, runs = random.Random(1), []
     while (found := search(runs, LIMITS, least=1, most=MOST)).next_value is not None:

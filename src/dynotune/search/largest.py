@@ -146,16 +146,20 @@ def _given_up(values: Sequence[_Value]) -> Found:
 def _values(runs: Sequence[ValueRun], limits: list[Limit]) -> list[_Value]:
     """Judge the runs of each value, with the spread that runs of values on its side of the limits have.
 
-    Values on the other side are left out, because a program that is late is late by another time in each run.
+    Values on the other side are left out, because a program that is late is late by another time in each run;
+    so are those whose runs contradict each other, because such a program is late in some runs alone.
     """
     by_value: dict[int, list[ValueRun]] = {}
     for run in runs:
         by_value.setdefault(run.value, []).append(run)
     holds = {value: sum(run.leans(limits) for run in own) * 2 > len(own) for value, own in by_value.items()}
+    verdicts_of = {value: [run.verdict(limits) for run in own] for value, own in by_value.items()}
+    torn = {value for value, verdicts in verdicts_of.items() if {"holds", "breaks"} <= set(verdicts)}
     found = []
     for value, own in sorted(by_value.items()):
-        verdicts = [run.verdict(limits) for run in own]
-        side = [each for other, each in by_value.items() if holds[other] == holds[value]]
+        verdicts = verdicts_of[value]
+        alike = [other for other in by_value if holds[other] == holds[value] and other not in torn - {value}]
+        side = [by_value[other] for other in alike]
         judged = [_of_mean(own, side, limit) for limit in limits]
         num_failed = sum(bool(run.failed) for run in own)
         is_proved = set(verdicts) == {"holds"} and set(judged) == {"holds"}

@@ -1,5 +1,14 @@
 """`optimizer.fused`."""
 
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dynotune.agent.sites.optimizer import OptimizerSite
+
+from ..tasks.fake_program import fake_program
+
 TRAIN = """
 import torch
 model = torch.nn.Linear(4, 2)
@@ -132,3 +141,32 @@ settings.readback()
         "true",
         True,
     )
+
+
+class OnCuda:
+    """As much of a parameter on a GPU as the site asks of it."""
+
+    dtype, device, is_leaf, grad = torch.float32, torch.device("cuda", 0), True, None
+
+    def is_floating_point(self):
+        return True
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("Adagrad", True), ("AdamW", False), ("SGD", False)])
+def test_fused_is_refused_where_an_optimizer_has_no_kernel_for_the_device(name, is_refused):
+    targets = ["torch.optim.Adagrad", "torch.optim.AdamW", "torch.optim.SGD"]
+    planned = {"knob": "optimizer.fused", "value": True, "site": {"targets": targets}}
+    site = OptimizerSite([planned], fake_program(torch), True)
+    assert bool(site._why_not(getattr(torch.optim, name), {"params": [OnCuda()]})) is is_refused
+
+
+def test_fused_is_taken_back_before_the_first_step_when_parameters_went_where_no_kernel_is():
+    model = torch.nn.Linear(2, 2)
+    planned = {"knob": "optimizer.fused", "value": True, "site": {"targets": ["torch.optim.Adagrad"]}}
+    site = OptimizerSite([planned], fake_program(torch), True)
+    optimizer = torch.optim.Adagrad(model.parameters(), fused=True)
+    site._remember(optimizer, "")
+    optimizer.param_groups[0]["params"] = [OnCuda()]
+    site.on_root(model)
+    assert optimizer.param_groups[0]["fused"] is None
+    assert "no fused kernel" in site.read_one(planned)["detail"]

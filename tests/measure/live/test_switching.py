@@ -343,7 +343,8 @@ def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_progr
 @pytest.mark.long
 def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switch):
     found = switch(GAN.replace("if torch", "if 0 and torch"), ["precision.autocast=bf16"], num_results=2)
-    (event,) = found.results.values()
+    ((event,),) = found.results.values()
+    assert event.knobs == ["precision.autocast"]
     assert event.draws == ["cpu"] and len(event.redrawn) == len(event.candidate) == 2
     judged = guard.within([knobs.parse("precision.autocast=bf16")], event)
     assert judged.ok and 0 < judged.difference < judged.tolerance

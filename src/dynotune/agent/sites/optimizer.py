@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 
 from .site import NotSwitched, Site, answer, cover_constructor, resolve
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _GROUPS = "fused of the optimizers' parameter groups"
 _SPARSE = "gradients are sparse, which fused kernels do not take"
+_NOT_ON_CUDA = "torch.optim.Adagrad"
+"""The optimizer whose fused kernel is for other devices only."""
 
 
 class OptimizerSite(Site):
@@ -38,18 +41,19 @@ class OptimizerSite(Site):
 
     def constructing(self) -> None:
         for target in self.setting["site"]["targets"]:
-            cover_constructor(resolve(self.torch, target), self._rewrite, str, self._remember)
+            kind = resolve(self.torch, target)
+            cover_constructor(kind, partial(self._rewrite, kind), str, self._remember)
 
     def cannot(self) -> str:
         """At the start, each optimizer is asked about when it is built."""
         if self.at_start:
             return ""
-        groups = [group for optimizer in self._living() for group in optimizer.param_groups]
+        groups = [(type(one), group) for one in self._living() for group in one.param_groups]
         if not groups:
             return self._none_built
-        if any(group.get("capturable") for group in groups):
+        if any(group.get("capturable") for _, group in groups):
             return "the optimizer is capturable, so its step counts cannot move to the host"
-        return next(filter(None, map(self._why_not, groups)), "")
+        return next(filter(None, (self._why_not(kind, group) for kind, group in groups)), "")
 
     def has_already(self) -> bool:
         groups = [group for optimizer in self._living() for group in optimizer.param_groups]
@@ -118,7 +122,7 @@ class OptimizerSite(Site):
         names = ", ".join(target.rpartition(".")[2] for target in self.setting["site"]["targets"])
         return "the program built none of " + names
 
-    def _rewrite(self, bound: BoundArguments) -> str:
+    def _rewrite(self, kind: Any, bound: BoundArguments) -> str:
         """Change the arguments of one optimizer's constructor, or return why the arguments cannot be
         changed."""
         arguments = bound.arguments
@@ -130,28 +134,33 @@ class OptimizerSite(Site):
             return ""
         if hasattr(arguments["params"], "__next__"):
             arguments["params"] = list(arguments["params"])
-        if not (reason := self._why_not(arguments)):
+        if not (reason := self._why_not(kind, arguments)):
             arguments["fused"] = True
             if arguments.get("foreach"):
                 arguments["foreach"] = None
             arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: True)
         return reason
 
-    def _why_not(self, options: dict[str, Any]) -> str:
+    def _why_not(self, kind: Any, options: dict[str, Any]) -> str:
         """Return why fused kernels cannot take the parameters; "" if they can.
 
-        `options`: arguments of a constructor, or a parameter group.
+        `kind`: class of the optimizer. `options`: arguments of its constructor, or a parameter group.
         """
         if not self.value:
             return ""
         if options.get("differentiable"):
             return "the optimizer is differentiable, which excludes fused"
-        devices = self.torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        devices = set(self.torch.utils._foreach_utils._get_fused_kernels_supported_devices())
+        if issubclass(kind, resolve(self.torch, _NOT_ON_CUDA)):
+            devices.discard("cuda")
         for parameter in _parameters(options["params"]):
             if not parameter.is_floating_point():
                 return "a parameter is %s; fused takes floating point only" % parameter.dtype
             if parameter.device.type not in devices:
-                return "a parameter is on %s, for which there is no fused kernel" % parameter.device
+                return "a parameter is on %s, for which %s has no fused kernel" % (
+                    parameter.device,
+                    kind.__name__,
+                )
             if parameter.is_leaf and parameter.grad is not None and parameter.grad.is_sparse:
                 return _SPARSE
         return ""
@@ -171,8 +180,8 @@ class OptimizerSite(Site):
             self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
-        """Turn `fused` off again for optimizers with sparse gradients, which are known only from this call
-        on."""
+        """Turn `fused` off again for optimizers with sparse gradients, or whose parameters have moved to
+        another device: both are known only from this call on."""
         if not self.value:
             return
         sparse = {
@@ -180,17 +189,21 @@ class OptimizerSite(Site):
             for part in module.modules()
             if getattr(part, "sparse", False) is True and getattr(part, "weight", None) is not None
         }
-        for optimizer in filter(None, (ref() for ref in self._known)) if sparse else ():
-            if any(id(p) in sparse for group in optimizer.param_groups for p in group["params"]):
-                self._take_back(optimizer)
+        for optimizer in filter(None, (ref() for ref in self._known)):
+            groups = getattr(optimizer, "param_groups", ())
+            reasons = [self._why_not(type(optimizer), group) for group in groups if group.get("fused")]
+            if any(id(p) in sparse for group in groups for p in group["params"]):
+                reasons.append(_SPARSE)
+            if reason := next(filter(None, reasons), ""):
+                self._take_back(optimizer, reason)
         self._look()
 
-    def _take_back(self, optimizer: Any) -> None:
+    def _take_back(self, optimizer: Any, reason: str) -> None:
         for options in (optimizer.defaults, *optimizer.param_groups):
             options["fused"] = None
         # GradScaler leaves unscaling to an optimizer that declares to do it itself.
         optimizer._step_supports_amp_scaling = False
-        self._reasons.append(_SPARSE)
+        self._reasons.append(reason)
 
     def read_one(self, setting: Planned) -> Answer:
         self._look()

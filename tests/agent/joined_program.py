@@ -1,6 +1,6 @@
 """A training that loads the agent itself while it runs, in the way in which an injected script does.
 
-    python joined.py RUN_FOLDER AGENT CASE
+    python joined_program.py RUN_FOLDER AGENT CASE
 
 It lets go of the agent in a moment that the case names, goes on until the agent has left, and prints what
 differs from before as JSON.

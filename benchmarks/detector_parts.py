@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import importlib
-import itertools
 import os
 import random
 import shutil
@@ -28,7 +27,7 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +76,14 @@ class Code:
 
     def module(self, name: str) -> ModuleType:
         return importlib.import_module(f"{self.name}.runtime.vision.{name}")
+
+    def choose_convolutions_untimed(self, stack: ExitStack) -> None:
+        """Let cuDNN choose by its heuristic, as at each build, as long as the stack is open."""
+        for name in ("bucket_builder", "engine"):
+            module = importlib.import_module(f"{self.name}.runtime.engine.{name}")
+            for timed in ("tuned_convolutions", "_tuned_convolutions"):
+                if hasattr(module, timed):
+                    stack.enter_context(mock.patch.object(module, timed, lambda wanted: nullcontext()))
 
     def detector(self, batch: int, **options: Any) -> Any:
         key = (batch, *sorted(options.items()))
@@ -180,31 +187,45 @@ def rates_beside(bench: Bench, codes: list[Code], found: Section) -> None:
 
 
 def equality(bench: Bench, codes: list[Code], found: Section) -> None:
-    """In how many frames each way finds the boxes of the first state's `predict`, bit by bit.
+    """In how many frames each way finds the boxes of its own state's `predict`, bit by bit; and how many of
+    the boxes in float32.
 
-    Compiled kernels are chosen by their time, anew for each detector, and round in their own ways: only
-    without compiling do two states compute the same.
+    cuDNN times its algorithms anew for each detector, and they round in their own ways. Without that, and
+    without compiling, states of the code are held against each other, too.
     """
-    for batch, compiled in itertools.product(bench.sizes["batches"], (True, False)):
+    for batch in bench.sizes["batches"]:
         frames = bench.frames[: 3 * batch + 1]
-        ways: dict[str, list[torch.Tensor]] = {}
+        exact = [
+            one.rows for one in codes[-1].built(batch, dtype=torch.float32, compile=False).predict(frames)
+        ]
         for code in codes:
-            detector = code.detector(batch, **({} if compiled else {"compile": False}))
-            ways[f"{code.name} predict"] = [one.rows for one in detector.predict(frames)]
-            for depth in (3, 6):
-                # Twice, so that each lane has its turn.
-                both = [one.rows for one in detector.stream(frames * 2, depth=depth)]
-                ways[f"{code.name} stream, depth {depth}"] = both[: len(frames)]
-                ways[f"{code.name} stream, depth {depth}, again"] = both[len(frames) :]
-        wanted = next(iter(ways.values()))
-        section = f"batch {batch}" + ("" if compiled else ", not compiled")
-        found[section] = {
-            "num_frames": len(frames),
-            "num_boxes": sum(map(len, wanted)),
-            "num_equal_frames": {name: sum(map(torch.equal, rows, wanted)) for name, rows in ways.items()},
-            "num_matched": {name: sum(map(num_matched, wanted, rows)) for name, rows in ways.items()},
-        }
-        say(str(found[section]))
+            found[f"{code.name}, batch {batch}"] = {"float32": sum(map(len, exact))} | of_ways(
+                code.detector(batch), frames, exact
+            )
+            say(f"{code.name}, batch {batch}: {found[f'{code.name}, batch {batch}']}")
+        with ExitStack() as stack:
+            for code in codes:
+                code.choose_convolutions_untimed(stack)
+            plain = [[one.rows for one in code.built(batch, compile=False).predict(frames)] for code in codes]
+        same = [sum(map(torch.equal, rows, plain[0])) for rows in plain]
+        found[f"equal to the first, batch {batch}"] = {"num_frames": len(frames), "num_equal": same}
+        say(f"equal to the first, untimed: {same} of {len(frames)}")
+
+
+def of_ways(detector: Any, frames: list[Any], exact: list[torch.Tensor]) -> Section:
+    """What each way of one detector finds, held against its `predict` and against float32."""
+    ways = {"predict": [one.rows for one in detector.predict(frames)]}
+    for depth in (3, 6):
+        # Twice, so that each lane has its turn.
+        both = [one.rows for one in detector.stream(frames * 2, depth=depth)]
+        ways[f"stream, depth {depth}"] = both[: len(frames)]
+        ways[f"stream, depth {depth}, again"] = both[len(frames) :]
+    return {
+        "num_frames": len(frames),
+        "num_boxes": sum(map(len, ways["predict"])),
+        "num_equal": {name: sum(map(torch.equal, rows, ways["predict"])) for name, rows in ways.items()},
+        "num_matched": {name: sum(map(num_matched, exact, rows)) for name, rows in ways.items()},
+    }
 
 
 def agreement(bench: Bench, codes: list[Code], found: Section) -> None:

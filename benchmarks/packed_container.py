@@ -56,6 +56,9 @@ ARMS = ("without", "pack", "mega-cache", "precompiled")
 HOME, PROGRAM, CACHES = "/home/app", "/srv/app", "/opt/compile-caches"
 PRECOMPILE = "TORCH_CACHING_PRECOMPILE"
 WITHOUT_HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+KEPT = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CXX")
+"""Variables that an image would set as well: where a driver lies, which GPU is lent, and the compiler's name,
+which is in inductor's keys."""
 OTHER_BATCH = 6
 
 
@@ -301,9 +304,8 @@ class InRoot(Place):
         return str(Path("/mnt") / path.relative_to(self._work))
 
     def run(self, command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        # A driver that lies outside the system's folders is found by this variable.
-        paths = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        return self._root.run(command, {"HOME": HOME, "USER": "app", **paths, **env}, cwd=PROGRAM)
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        return self._root.run(command, {"HOME": HOME, "USER": "app", **kept, **env}, cwd=PROGRAM)
 
 
 class HomeOnly(Place):

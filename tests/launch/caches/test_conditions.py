@@ -119,6 +119,7 @@ def test_this_machine_and_interpreter_are_asked(target_python):
     ("env", "line"),
     [
         ({"TORCHINDUCTOR_FREEZING": "1"}, "TORCHINDUCTOR_FREEZING: packed without it, here 1"),
+        ({"CXX": "/opt/gcc/bin/g++"}, "CXX: packed without it, here /opt/gcc/bin/g++"),
         ({"TORCHINDUCTOR_MAX_AUTOTUNE": "0"}, "TORCHINDUCTOR_MAX_AUTOTUNE: packed with 1, here 0"),
         ({}, "TORCHINDUCTOR_MAX_AUTOTUNE: packed with 1, here not set"),
     ],

@@ -139,6 +139,18 @@ def test_of_a_compilers_variables_a_pack_sets_only_those_that_tune(tmp_path):
     assert f"export TORCHINDUCTOR_CUTLASS_DIR={shlex.quote('/tmp/it' + chr(39) + 's')}" in said
 
 
+@pytest.mark.parametrize(
+    ("compiler", "is_set"),
+    [("g++", True), ("clang++-18", True), ("/usr/bin/g++", False), ("./g++", False), ("g++ -B/x", False)],
+)
+def test_a_pack_sets_a_compiler_by_its_plain_name_alone(tmp_path, compiler, is_set):
+    manifest = packs.manifest(ONE, variables={"CXX": compiler})
+    pack = packs.by_hand(tmp_path / "p", manifest, packs.member(FILE))
+    unpacked = take(pack, tmp_path / "there")
+    assert unpacked.variables == ({"CXX": compiler} if is_set else {})
+    assert any("export CXX=" in note for note in unpacked.notes) is not is_set
+
+
 def test_a_manifest_of_another_version_is_refused_as_such(tmp_path):
     raw = msgspec.json.encode(packs.manifest(ONE)).replace(b"cache-pack/1", b"cache-pack/2")
     assert "cache-pack/2" in refused(packs.by_hand(tmp_path / "p", raw, packs.member(FILE)), tmp_path)

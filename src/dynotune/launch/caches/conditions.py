@@ -24,9 +24,13 @@ _X86_INSTRUCTIONS = re.compile(
 )
 # Variables that torch reads into the settings from which inductor's keys are made. The others only say where
 # and how compilation happens. Sources: torch/_inductor/config.py (_cache_config_ignore_prefix), codecache.py.
+# CXX is in the keys as text, also where all kernels are Triton's.
 _KEYED = re.compile(
     r"TORCHINDUCTOR_(?!(CACHE_DIR|COMPILE_THREADS|WORKER_START|FORCE_DISABLE_CACHES|FX_GRAPH_.*|AUTOGRAD_.*"
     r"|BUNDLE.*|AUTOTUNE_.*CACHE|.*_LOG.*|.*DEBUG.*)$)[A-Z0-9_]+|TORCH_CACHING_PRECOMPILE"
+    r"|AOT_INDUCTOR_(?!.*DEBUG)[A-Z0-9_]+|TORCHDYNAMO_AUTO_FUNCTIONALIZED_V2"
+    r"|CXX|CUTEDSL_ENABLE_AUTOTUNING|CUTLASS_EPILOGUE_FUSION"
+    r"|ENABLE_(PERSISTENT_TMA_MATMUL|TEMPLATE_TMA_STORE|TMA_LOAD_FOR_TEMPLATE_EPILOGUE)"
 )
 _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 

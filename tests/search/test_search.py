@@ -879,6 +879,17 @@ def test_the_value_that_the_live_run_showed_to_be_fastest_stands_for_its_knob() 
     assert "workers=16" in recipe(study)
 
 
+def test_search_makes_the_pairs_that_fit_when_the_guess_of_a_run_was_too_long() -> None:
+    table = Table({"slow0=1": 0.05}, start_s=2.0, window_s=4.0)
+    one = [candidate("slow0=1", needs_warm_cache=False)]
+    bench = SimulatedBench(table, budget_s=120.0, noise=SOME_NOISE, guessed=4.0)
+    study = searched(study_of(one, budget_s=120.0), bench)
+    first = [trial for trial in study.trials if trial.phase == "confirm"][:2]
+    left_s = 120.0 - first[-1].began_s - first[-1].wall_s
+    assert study.confirmed is not None
+    assert study.confirmed.max_pairs == 1 + int(left_s / sum(trial.wall_s for trial in first)) > 4
+
+
 # Lanes
 
 

@@ -1,6 +1,7 @@
 """Confirm the settings that a search selected, by fresh pairs of runs.
 
-The pairs influenced no earlier choice. Their maximum number is fixed before the first pair.
+The pairs influenced no earlier choice. Their maximum number is fixed before any is judged: by a guess of how
+long they take, and after the first pair by what that took.
 """
 
 import itertools
@@ -39,8 +40,7 @@ NOISIER = 1.6
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the
-    time.
+    """Compare by fresh pairs; None if too few for a verdict fit in the time.
 
     The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs
     were of the same command, so their spread is used in addition to the spread of the pairs, and fewer pairs
@@ -125,7 +125,17 @@ class _Pairs:
         self._work.best = judgement.speedup, judgement.ci
 
     def tell(self, pair: Pair | Voided) -> None:
-        """Say nothing: the runs of the pair were told."""
+        """After the first pair, plan as many as its seconds leave time for, if these are more; its runs were
+        told. Lanes begin pairs ahead, by the first plan."""
+        work, confirmed = self._work, self._work.study.confirmed
+        if confirmed is None or len(confirmed.pairs) != 1 or confirmed.voided or len(self.all_lanes()) > 1:
+            return
+        took_s = sum(trial.wall_s for trial in work.trials("confirm"))
+        max_pairs = min(MAX_PAIRS, 1 + int(work.bench.left_s() / took_s)) if took_s > 0 else 0
+        if max_pairs > confirmed.max_pairs:
+            with work.journal.lock:
+                work.journal.part("confirmed").update(max_pairs=max_pairs)
+            work.watcher.say(f"A pair takes {took_s:.0f} s: up to {max_pairs} fit.")
 
     def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
         """Run both arms in the lane; a run that does not count ends the pair, since a next pair uses the time

@@ -16,7 +16,7 @@ from dynotune.measure.comparison.schedule import orders
 from dynotune.measure.comparison.stats import judge_comparison
 from dynotune.measure.live.turns import LEAST_S
 from dynotune.measure.live.window_length import MIN_WINDOW_S
-from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair, Spread
+from dynotune.schema.comparison import MIN_PAIRS, MOST_PAIRS, PRECISION, Comparison, Pair, Spread
 from dynotune.schema.errors import UsageError
 from dynotune.text import words
 
@@ -60,8 +60,13 @@ def settle(bench: Bench, *, prior: Spread | None = None) -> Comparison:
 def fresh_pairs(bench: PairBench, journal: Journal[Comparison], *, precision: float) -> Comparison:
     """Make pairs until there is a verdict or the time is up; return the judged comparison, which is not
     stored yet."""
-    order = orders(journal.document.max_pairs, journal.document.run.seed or 0)
-    with contextlib.closing(take_turns(bench, journal, order, Pair)) as turns:
+    order = orders(MOST_PAIRS, journal.document.run.seed or 0)
+
+    def most() -> int:
+        """Return the planned number, which a bench may raise when it knows how long a pair takes."""
+        return journal.document.max_pairs
+
+    with contextlib.closing(take_turns(bench, journal, order, Pair, most)) as turns:
         while not (judgement := judge_comparison(journal.document, precision=precision)).finished:
             bench.see(judgement)
             try:

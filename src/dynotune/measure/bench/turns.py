@@ -1,6 +1,6 @@
 """Have arms take turns in fresh processes, in lanes, and store each turn before the next one is judged."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -55,7 +55,11 @@ class NoPair(Exception):
 
 
 def take_turns(
-    bench: TurnBench[O_contra, T], journal: Journal[Any], order: Sequence[O_contra], kind: type
+    bench: TurnBench[O_contra, T],
+    journal: Journal[Any],
+    order: Sequence[O_contra],
+    kind: type,
+    most: Callable[[], int] | None = None,
 ) -> Generator[T, None, None]:
     """Make turns as long as there is time; each is in the journal when it comes. Closing the generator ends
     all runs.
@@ -63,6 +67,7 @@ def take_turns(
     Args:
         order: what is drawn for each turn that counts. A void turn is repeated in its own order.
         kind: class of turns that count.
+        most: returns how many turns of `order` are planned by now; None: all.
     """
 
     def make(lane: lanes.Lane, number: int) -> T | None:
@@ -73,7 +78,7 @@ def take_turns(
         while True:
             num = journal.num(kind)
             try:
-                turn = in_order.take(num, len(order), bench.most_turns())
+                turn = in_order.take(num, most() if most else len(order), bench.most_turns())
             except NoPair as error:
                 if error.void is None or num < error.enough:
                     raise

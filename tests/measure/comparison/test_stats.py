@@ -149,12 +149,40 @@ def test_an_interval_of_blocks_is_student_s_without_the_order_when_all_were_made
     assert state.ci == pytest.approx(tuple(np.exp(interval)), rel=1e-9)
 
 
-def test_three_blocks_prove_a_large_gain_that_three_pairs_do_not() -> None:
+def test_three_blocks_prove_a_large_gain_and_so_do_three_pairs_when_none_follows() -> None:
     ys = [0.96, 1.14, 0.91]
-    assert judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True).verdict == "undecided"
+    pairs = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True)
     blocks = judge(pairs_of(ys), max_pairs=3, error=0.05 / 3, ended=True, fits_order=False)
-    assert blocks.verdict == "faster"
-    assert blocks.ci is not None and blocks.ci[0] > 1.2
+    assert pairs.verdict == blocks.verdict == "faster"
+    assert pairs.ci is not None and blocks.ci is not None
+    # One order has two pairs and the other one, so their mean is known less well.
+    assert blocks.ci[0] > pairs.ci[0] > 1.2
+    assert judge(pairs_of(ys), max_pairs=6).verdict is None
+
+
+@pytest.mark.parametrize("modes", [0.0, 1.0])
+def test_three_pairs_err_no_more_than_promised_when_none_follows(modes: float) -> None:
+    draw = np.random.default_rng(5)
+    num = 1500
+    runs = 0.3 * draw.standard_normal((num, 3, 2)) + modes * draw.integers(0, 2, (num, 3, 2))
+    called = sum(
+        judge(pairs_of(list(0.02 * (own[:, 0] - own[:, 1])), seed=seed), max_pairs=3, ended=True).verdict
+        in ("faster", "slower")
+        for seed, own in enumerate(runs)
+    )
+    assert called < (0.05 + 2 * math.sqrt(0.05 * 0.95 / num)) * num
+
+
+def test_an_effect_of_the_order_widens_the_interval_of_three_pairs() -> None:
+    firsts = orders(3, 0)
+    plain = [0.10, 0.11, 0.09]
+    moved = [
+        value + (0.05 if first == "baseline" else -0.05) for value, first in zip(plain, firsts, strict=True)
+    ]
+    even, odd = (judge(pairs_of(ys, seed=0), max_pairs=3, ended=True) for ys in (plain, moved))
+    assert even.ci is not None and odd.ci is not None
+    assert odd.speedup == pytest.approx(even.speedup, rel=0.01)
+    assert math.log(odd.ci[1] / odd.ci[0]) > 2 * math.log(even.ci[1] / even.ci[0])
 
 
 def of_blocks(log_ratios: Sequence[float], repeats: Sequence[float]) -> list[Pair]:
@@ -321,7 +349,7 @@ def test_at_the_end_there_is_always_an_answer_and_a_look_that_settled_it_stands(
     assert at_the_end.finished and at_the_end.next_look is None
     if before.finished:
         assert at_the_end == before
-    elif len(pairs) in looks(max_pairs) or len(pairs) < looks(max_pairs)[0]:
+    elif len(pairs) != 3 and (len(pairs) in looks(max_pairs) or len(pairs) < looks(max_pairs)[0]):
         assert at_the_end.verdict == "undecided" and at_the_end.reason.startswith("The budget is used up.")
 
 
@@ -380,9 +408,9 @@ def test_a_quiet_past_makes_no_variance_smaller(ys: list[float], seed: int, df: 
 
 
 def test_at_the_end_pairs_before_the_first_look_count_where_the_spread_is_known() -> None:
-    three = pairs_of([0.5, 0.48, 0.52], seed=0)
-    assert judge(three, max_pairs=8, ended=True).verdict == "undecided"
-    assert judge(three, max_pairs=8, ended=True, seen=Spread(0.02**2, 6)).verdict == "faster"
+    two = pairs_of([0.5, 0.48], seed=0)
+    assert judge(two, max_pairs=8, ended=True).verdict == "undecided"
+    assert judge(two, max_pairs=8, ended=True, seen=Spread(0.02**2, 6)).verdict == "faster"
     one = pairs_of([0.5], seed=0)
     assert judge(one, max_pairs=8, ended=True, seen=Spread(0.02**2, 6)).verdict == "undecided"
 

@@ -133,6 +133,7 @@ def judge(
     equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
     num_passed = sum(look <= len(pairs) for look in schedule)
     level = levels[max(0, num_passed - 1)]
+    last = (max_pairs, len(pairs)) if ended else (max_pairs,)
     void = _Void(num_voided)
     if void.is_too_many(max_pairs):
         reason = void.as_reason(len(pairs), unit)
@@ -145,6 +146,9 @@ def judge(
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
         else:
             verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void, unit)
+            if verdict is None and fit.has_one_left and len(pairs) == schedule[k] in last:
+                fit = _fit(pairs, order_is_noise=True)
+                verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void, unit)
             if verdict is not None:
                 settled = _state(fit, levels[k], verdict=verdict, reason=reason)
         if settled is not None:
@@ -161,6 +165,8 @@ def judge(
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
         fit, verdict, reason = _fit(pairs, seen, fits_order), None, ""
+        if fit.has_one_left:
+            fit = _fit(pairs, order_is_noise=True)
         if len(pairs) > last_look or void.is_too_many(len(pairs)):
             level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
             verdict, reason = _verdict(fit, level, equivalence_level, margin, void, unit)
@@ -267,6 +273,12 @@ class _Fit(NamedTuple):
     plain: _Error
     with_order: _Error | None = None
 
+    @property
+    def has_one_left(self) -> bool:
+        """Tell whether the order leaves one degree of freedom, as with three pairs, where only huge
+        differences are found: where no pair follows, the order is better left in the noise."""
+        return self.num_pairs == 3 and self.with_order is not None and self.with_order.df == 1
+
     def half_width(self, level: float) -> float:
         """Return half the width of the two-sided interval at `level`; infinite if the noise cannot be
         estimated."""
@@ -276,7 +288,11 @@ class _Fit(NamedTuple):
         return max(width, self.plain.half_width(level)) if self.num_pairs < ORDER_MAY_NARROW_FROM else width
 
 
-def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = True) -> _Fit:
+def _fit(
+    pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = True, order_is_noise: bool = False
+) -> _Fit:
+    """Fit the log ratios; with `order_is_noise` an effect of the order is left in the noise, which it
+    widens."""
     n = len(pairs)
     y = [_log_ratio(pair) for pair in pairs]
     own = spread_of(y, [value for pair in pairs for value in pair.repeats])
@@ -294,7 +310,9 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN, fits_order: bool = 
     effect = math.fsum(means.values()) / len(means)
     adjusted = tuple(value - means[pair.first] + effect for value, pair in zip(y, pairs, strict=True))
     df, se = n - 2 + seen.df, math.nan
-    if df > 0:
+    if order_is_noise:
+        se, df = math.sqrt(own.variance * sum(1 / len(group) for group in groups.values())) / 2, own.df
+    elif df > 0:
         squares = math.fsum((value - effect) ** 2 for value in adjusted)
         variance = _variance(Spread(squares / max(1, n - 2), n - 2), seen)
         se = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2

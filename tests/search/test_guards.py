@@ -72,6 +72,13 @@ def test_calls_and_updates_together_tell_of_an_arm_that_changes_both(monkeypatch
     assert checked.of(FUSED, 1.0).what == "updates"
 
 
+def test_outputs_of_an_earlier_study_vouch_for_no_optimizer(tmp_path):
+    both = arm([*AUTOCAST.settings, *FUSED.settings])
+    earlier = guards.Guards(spec(), tmp_path, {}, [guarded(both, ok=True, what="outputs")])
+    assert not earlier.is_known(both)
+    assert guards.Guards(spec(), tmp_path, {}, [guarded(both, ok=True)]).is_known(both)
+
+
 def test_right_updates_leave_what_changes_calls_to_a_run(monkeypatch, tmp_path):
     updates = ArmResults(arm=0, what="updates", knobs=["optimizer.fused"])
     checked = told_within(monkeypatch, tmp_path, FUSED, updates)

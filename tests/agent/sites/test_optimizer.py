@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -152,21 +154,48 @@ class OnCuda:
         return True
 
 
-@pytest.mark.parametrize(("name", "is_refused"), [("Adagrad", True), ("AdamW", False), ("SGD", False)])
-def test_fused_is_refused_where_an_optimizer_has_no_kernel_for_the_device(name, is_refused):
+@pytest.mark.parametrize(
+    ("name", "has_kernel", "is_refused"),
+    [("Adagrad", False, True), ("Adagrad", True, False), ("AdamW", False, False), ("SGD", False, False)],
+)
+def test_fused_is_refused_where_torch_has_no_kernel_for_the_device(monkeypatch, name, has_kernel, is_refused):
+    asked = []
+    monkeypatch.setattr(
+        torch._C,
+        "_dispatch_has_kernel_for_dispatch_key",
+        lambda operator, device: asked.append((operator, device)) or has_kernel,
+    )
     targets = ["torch.optim.Adagrad", "torch.optim.AdamW", "torch.optim.SGD"]
     planned = {"knob": "optimizer.fused", "value": True, "site": {"targets": targets}}
     site = OptimizerSite([planned], fake_program(torch), True)
     assert bool(site._why_not(getattr(torch.optim, name), {"params": [OnCuda()]})) is is_refused
+    assert asked == ([("aten::_fused_adagrad_", "CUDA")] if name == "Adagrad" else [])
 
 
-def test_fused_is_taken_back_before_the_first_step_when_parameters_went_where_no_kernel_is():
+def test_the_kernel_that_is_asked_for_is_one_of_torchs():
+    site = OptimizerSite(
+        [{"knob": "optimizer.fused", "value": True, "site": {"targets": []}}], fake_program(torch), True
+    )
+    assert site._has_kernel("_fused_adagrad_", "CPU")
+    assert not site._has_kernel("_fused_of_nothing_", "CPU")
+
+
+@pytest.mark.parametrize("is_theirs", [False, True])
+def test_fused_is_taken_back_from_parameters_without_a_kernel_unless_the_program_set_it(
+    monkeypatch, is_theirs
+):
+    monkeypatch.setattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", lambda operator, device: False)
     model = torch.nn.Linear(2, 2)
     planned = {"knob": "optimizer.fused", "value": True, "site": {"targets": ["torch.optim.Adagrad"]}}
     site = OptimizerSite([planned], fake_program(torch), True)
+    bound = inspect.signature(torch.optim.Adagrad.__init__).bind(
+        None, model.parameters(), fused=is_theirs or None
+    )
+    reason = site._rewrite(torch.optim.Adagrad, bound)
     optimizer = torch.optim.Adagrad(model.parameters(), fused=True)
-    site._remember(optimizer, "")
+    site._remember(optimizer, reason)
     optimizer.param_groups[0]["params"] = [OnCuda()]
     site.on_root(model)
-    assert optimizer.param_groups[0]["fused"] is None
-    assert "no fused kernel" in site.read_one(planned)["detail"]
+    assert optimizer.param_groups[0]["fused"] is (True if is_theirs else None)
+    detail = site.read_one(planned)["detail"]
+    assert ("no fused kernel" in detail) is not is_theirs

@@ -11,7 +11,7 @@ from torch import nn
 
 from dynotune import knobs
 from dynotune.agent.sites.optimizer import OptimizerSite
-from dynotune.agent.tasks.updates_within import UpdatesWithin
+from dynotune.agent.tasks.updates_within import UpdatesWithin, _picked
 from dynotune.measure.checks import guard
 from dynotune.schema.events import ArmResults
 
@@ -160,7 +160,114 @@ def test_nothing_is_left_on_the_optimizer_when_watching_ends():
     assert trained(model, optimizer, updates) is None
 
 
-def test_an_optimizer_of_a_class_of_its_own_is_not_compared():
+@pytest.mark.parametrize("what", ["zeroed", "larger", "step"])
+def test_updates_are_worse_when_the_candidate_leaves_another_state(what):
+    model = net()
+    optimizer = MADE["AdamW"](model.parameters())
+    updates = watching(optimizer)
+
+    def after(optimizer, args, kwargs):
+        for state in optimizer.state.values():
+            if what == "zeroed":
+                state["exp_avg"].zero_()
+            elif what == "larger":
+                state["exp_avg_sq"].mul_(1.02)
+            else:
+                state["step"].fill_(1)
+
+    # Before the comparison's own hook, as a part of the step would be.
+    optimizer._optimizer_step_post_hooks.move_to_end(optimizer.register_step_post_hook(after).id, last=False)
+    assert not guard.within(FUSED, event_of(trained(model, optimizer, updates))).ok
+
+
+def test_updates_that_move_nothing_are_no_evidence():
+    model = net()
+    optimizer = MADE["AdamW"](model.parameters())
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    assert trained(model, optimizer, watching(optimizer)) is None
+
+
+def test_the_steps_that_move_something_tell_when_the_first_do_not():
+    model = net()
+    optimizer = MADE["AdamW"](model.parameters())
+    updates = watching(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.0
+    trained(model, optimizer, num_steps=1)
+    optimizer.param_groups[0]["lr"] = 1e-2
+    found = event_of(trained(model, optimizer, updates))
+    assert len(found.candidate) == (NUM_UPDATES - 1) * 8
+    assert guard.within(FUSED, found).ok
+
+
+def test_nothing_is_told_when_one_of_two_optimizers_was_not_compared():
+    one, other = net(), net()
+    optimizers = [MADE["Adam"](one.parameters()), MADE["AdamW"](other.parameters())]
+    program = fake_program(torch)
+    updates = UpdatesWithin(program, NUM_UPDATES)
+    updates.watch([owned for optimizer in optimizers for owned in switched(optimizer)])
+    trained(one, optimizers[0])
+    assert updates.read() is None
+    trained(other, optimizers[1])
+    assert updates.read() is not None
+
+
+def test_a_parameter_of_another_class_leaves_the_answer_to_separate_runs():
+    class Own(nn.Parameter):
+        pass
+
+    model = net()
+    model[3].weight = Own(model[3].weight.detach())
+    optimizer = MADE["Adam"](model.parameters())
+    assert trained(model, optimizer, watching(optimizer)) is None
+
+
+def test_every_group_and_type_is_among_the_parameters_that_are_compared():
+    parts = [nn.Linear(4, 4).double() if at == 7 else nn.Linear(4, 4) for at in range(12)]
+    optimizer = torch.optim.Adam([{"params": part.parameters(), "lr": 1e-3} for part in parts])
+    for part in parts:
+        part(torch.ones(2, 4, dtype=part.weight.dtype)).sum().backward()
+    picked = _picked(torch, optimizer)
+    assert {at for at, _ in picked} == set(range(12))
+    assert torch.float64 in {parameter.dtype for _, parameter in picked}
+
+
+@pytest.mark.parametrize("given", [(None,), ()])
+def test_a_step_without_a_closure_may_say_so(given):
+    model = net()
+    optimizer = MADE["Adam"](model.parameters())
+    updates = watching(optimizer)
+    assert trained(model, optimizer, updates, step=lambda: optimizer.step(*given)) is not None
+    assert guard.within(FUSED, event_of(updates.read())).ok
+
+
+@pytest.mark.parametrize("where", ["captured", "compiled"])
+def test_a_step_that_is_captured_or_compiled_is_not_looked_at(monkeypatch, where):
+    model = net()
+    optimizer = MADE["Adam"](model.parameters())
+    updates = watching(optimizer)
+    if where == "captured":
+        monkeypatch.setattr("dynotune.agent.tasks.updates_within.is_capturing", lambda torch: True)
+    else:
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr("dynotune.agent.tasks.updates_within._stepped", None)
+    assert trained(model, optimizer, updates, num_steps=1) is None
+
+
+def test_of_a_large_parameter_a_part_is_copied():
+    model = nn.Embedding(4000, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    updates = watching(optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(4000)).square().mean().backward()
+        optimizer.step()
+    found = event_of(updates.read())
+    assert found.reference[0][0].shape == [1024, 64]
+    assert guard.within(FUSED, found).ok
+
+
+def test_no_optimizer_is_compared_where_one_has_a_class_of_its_own():
     class Own(torch.optim.Adam):
         def step(self, closure=None):
             return super().step(closure)
@@ -168,8 +275,9 @@ def test_an_optimizer_of_a_class_of_its_own_is_not_compared():
     program = fake_program(torch)
     kept = [Own(net().parameters()), torch.optim.Adam(net().parameters())]
     planned = {"knob": "optimizer.fused", "value": True, "site": {"targets": ["torch.optim.Adam"]}}
-    site = OptimizerSite([planned], program, False)
-    site._remember(kept[0], "")
-    site._remember(kept[1], "")
-    site.on()
-    assert [optimizer for optimizer, _ in site.own_groups()] == kept[1:]
+    for optimizers, num in ((kept, 0), (kept[1:], 1)):
+        site = OptimizerSite([planned], program, False)
+        for optimizer in optimizers:
+            site._remember(optimizer, "")
+        site.on()
+        assert len(site.own_groups()) == num

@@ -137,6 +137,12 @@ def test_differing_variables_is_empty_when_no_key_holds_the_variable(name):
     assert conditions.differing_variables(packs.manifest(GRAPH).origin, {name: "x"}) == []
 
 
+def test_differing_variables_is_empty_when_the_compiler_named_is_the_one_that_torch_takes_anyway():
+    assert conditions.differing_variables(packs.manifest(GRAPH).origin, {"CXX": "g++"}) == []
+    named = packs.manifest(GRAPH, variables={"CXX": "g++"}).origin
+    assert conditions.differing_variables(named, {}) == []
+
+
 def test_differences_are_dangerous_when_a_package_was_built_for_more_instructions():
     assert found(PACKAGE, cpu_flags=["avx", "sse"]) == {"processor": "dangerous"}
     assert found(PACKAGE, compiler="g++ 14", torch_folder="/other") == dict.fromkeys(

@@ -341,6 +341,15 @@ def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_progr
 
 
 @pytest.mark.long
+def test_updates_are_compared_with_the_programs_own_where_an_optimizer_is_switched(switch):
+    found = switch(GAN.replace("if torch", "if 0 and torch"), ["optimizer.fused=true"], num_results=2)
+    ((event,),) = found.results.values()
+    assert (event.what, event.knobs) == ("updates", ["optimizer.fused"])
+    judged = guard.within([knobs.parse("optimizer.fused=true")], event)
+    assert (judged.ok, judged.reference) == (True, "float64")
+
+
+@pytest.mark.long
 def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switch):
     found = switch(GAN.replace("if torch", "if 0 and torch"), ["precision.autocast=bf16"], num_results=2)
     ((event,),) = found.results.values()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 _GROUPS = "fused of the optimizers' parameter groups"
 _SPARSE = "gradients are sparse, which fused kernels do not take"
-_NOT_ON_CUDA = "torch.optim.Adagrad"
-"""The optimizer whose fused kernel is for other devices only."""
+_OWN = "the program's own"
 
 
 class OptimizerSite(Site):
@@ -38,6 +37,8 @@ class OptimizerSite(Site):
         """Within a run: each optimizer, its groups' own `fused`, and whether it unscales gradients itself."""
         self._found: set[bool] = set()
         self._reasons: list[str] = []
+        self._theirs: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Optimizers that the program itself built with `fused`."""
 
     def constructing(self) -> None:
         for target in self.setting["site"]["targets"]:
@@ -85,14 +86,12 @@ class OptimizerSite(Site):
             self._move_counts(optimizer)
 
     def own_groups(self) -> list[tuple[Any, list[dict[str, Any]]]]:
-        """Return the optimizers of exactly torch's classes that are switched, and for each of their groups
-        the program's own options."""
+        """Return the optimizers that are switched, and for each of their groups the program's own options;
+        none if the program's own code is in one of them."""
         classes = [resolve(self.torch, target) for target in self.setting["site"]["targets"]]
-        return [
-            (optimizer, [{"fused": one} for one in fused])
-            for optimizer, fused, _ in self._own
-            if type(optimizer) in classes
-        ]
+        if any(type(optimizer) not in classes for optimizer, _, _ in self._own):
+            return []
+        return [(optimizer, [{"fused": one} for one in fused]) for optimizer, fused, _ in self._own]
 
     def check(self, is_on: bool) -> None:
         for optimizer, fused, _ in self._own:
@@ -132,6 +131,8 @@ class OptimizerSite(Site):
                 arguments["fused"] = None
             arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: group.get("fused"))
             return ""
+        if arguments.get("fused"):
+            return _OWN
         if hasattr(arguments["params"], "__next__"):
             arguments["params"] = list(arguments["params"])
         if not (reason := self._why_not(kind, arguments)):
@@ -151,7 +152,7 @@ class OptimizerSite(Site):
         if options.get("differentiable"):
             return "the optimizer is differentiable, which excludes fused"
         devices = set(self.torch.utils._foreach_utils._get_fused_kernels_supported_devices())
-        if issubclass(kind, resolve(self.torch, _NOT_ON_CUDA)):
+        if issubclass(kind, self.torch.optim.Adagrad) and not self._has_kernel("_fused_adagrad_", "CUDA"):
             devices.discard("cuda")
         for parameter in _parameters(options["params"]):
             if not parameter.is_floating_point():
@@ -165,7 +166,18 @@ class OptimizerSite(Site):
                 return _SPARSE
         return ""
 
+    def _has_kernel(self, operator: str, device: str) -> bool:
+        """Tell whether torch has the operator for a device; which has kernels differs by version."""
+        asked = getattr(self.torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+        try:
+            return asked is not None and bool(asked("aten::" + operator, device))
+        except RuntimeError:  # there is no such operator
+            return False
+
     def _remember(self, optimizer: Any, reason: str) -> None:
+        if reason == _OWN:
+            self._theirs.add(optimizer)
+            reason = ""
         if reason and reason not in self._reasons:
             self._reasons.append(reason)
         self._known = [ref for ref in self._known if ref() is not None and ref() is not optimizer]
@@ -190,6 +202,8 @@ class OptimizerSite(Site):
             if getattr(part, "sparse", False) is True and getattr(part, "weight", None) is not None
         }
         for optimizer in filter(None, (ref() for ref in self._known)):
+            if optimizer in self._theirs:
+                continue
             groups = getattr(optimizer, "param_groups", ())
             reasons = [self._why_not(type(optimizer), group) for group in groups if group.get("fused")]
             if any(id(p) in sparse for group in groups for p in group["params"]):

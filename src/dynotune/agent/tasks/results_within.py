@@ -71,16 +71,18 @@ class ResultsWithin:
             torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         )
         looked_at = random_states(torch)
-        with torch.no_grad(), paused():
-            plain = digests_of(torch, without())
-            now = random_states(torch)
-            drawn = {kind for kind, state in looked_at.items() if now.get(kind) != state}
-            redrawn = digests_of(torch, without()) if drawn else plain
-            if self._rounding and not drawn:
-                self._refer(module, args, kwargs)
-        torch.set_rng_state(before)
-        if on_device:
-            torch.cuda.set_rng_state_all(on_device)
+        try:
+            with torch.no_grad(), paused():
+                plain = digests_of(torch, without())
+                now = random_states(torch)
+                drawn = {kind for kind, state in looked_at.items() if now.get(kind) != state}
+                redrawn = digests_of(torch, without()) if drawn else plain
+                if self._rounding and not drawn:
+                    self._refer(module, args, kwargs)
+        finally:
+            torch.set_rng_state(before)
+            if on_device:
+                torch.cuda.set_rng_state_all(on_device)
         output = with_it()
         self._draws |= drawn
         for name, digests in zip(NAMES, (plain, digests_of(torch, output), redrawn)):

@@ -36,9 +36,8 @@ from ..sites.loader_router import router_of
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
 from .queue_level import QueueLevel
-from .results_within import ResultsWithin
+from .results_of_arms import ResultsOfArms
 from .task import Task
-from .updates_within import UpdatesWithin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,8 +100,7 @@ class SwitchArms(Task):
         self._usual: dict[ArmSwitch | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
         self._queue = QueueLevel(program)
-        self._results: dict[ArmSwitch, ResultsWithin] = {}
-        self._updates: dict[ArmSwitch, UpdatesWithin] = {}
+        self._results = ResultsOfArms(program, (), order)
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
         self._on: ArmSwitch | None = None
@@ -124,17 +122,12 @@ class SwitchArms(Task):
         if program.replays_itself and not all(arm.reaches_graphs for arm in self._arms):
             self.give_up("it replays captured CUDA graphs, which no switch reaches")
             return num_steps
-        wanted = self.order.get("num_results", 0)
-        if wanted and not self._has_ranks:
-            rounding = self.order.get("rounding", 0.0)
-            self._results = {
-                arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if arm.changes_calls
-            }
-            self._updates = {arm: UpdatesWithin(program, wanted) for arm in self._arms}
+        if not self._has_ranks:
+            self._results = ResultsOfArms(program, self._arms, self.order)
         same = any(not arm.num_queued for arm in self._arms)
         if same and program.num_queued and program.loaders is not None and not self._has_ranks:
             router_of(program)  # from now on, the router knows how many batches are ready
-        if self._results or any(arm.acts_in_calls for arm in self._arms):
+        if self._results.compares_calls or any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
         self._work = self._all_blocks()
@@ -162,9 +155,8 @@ class SwitchArms(Task):
 
     def clean_up(self) -> None:
         self._on = None
-        for updates in self._updates.values():
-            updates.unwatch()
         for arm in self._arms:
+            self._results.unwatch(arm)
             try:
                 arm.off()
             except NotSwitched:
@@ -185,8 +177,7 @@ class SwitchArms(Task):
 
         def around_root(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
             on = self._on
-            results = None if on is None else self._results.get(on)
-            if on is None or not (on.acts_in_calls or results):
+            if on is None or not (on.acts_in_calls or self._results.compares_calls_of(on)):
                 return plainly(call, module, args, kwargs)
 
             def without() -> Any:
@@ -199,16 +190,14 @@ class SwitchArms(Task):
                 return on.around_root(through, module, args, kwargs)
 
             try:
-                if results is None:
-                    return with_it()
-                return results.compared(module, args, kwargs, without, on.paused, with_it)
+                return self._results.compared(on, module, args, kwargs, without, with_it)
             except Exception as error:
                 if by_a_signal(error):
                     raise
                 if on.acts_in_calls:
                     return on.called_without(error, with_it)
                 # Not the candidate failed, but the comparison, for which memory may lack.
-                del self._results[on]
+                self._results.forget_calls(on)
                 free_memory(self.program.torch, error)
                 return with_it()
 
@@ -301,18 +290,10 @@ class SwitchArms(Task):
                 "end_s": perf_counter(),
             }
             self.program.event({"event": "arm_block", **fields, **timed})
-            self._tell_results(at, begin_s)
+            for results in self._results.told(self._arms[at]):
+                self.program.event({"event": "arm_results", "arm": at, "begin_s": begin_s, **results})
             return
         raise NotSwitched("the program compiles something again and again")
-
-    def _tell_results(self, at: int, begin_s: float) -> None:
-        arm = self._arms[at]
-        for what, results in (("outputs", self._results), ("updates", self._updates)):
-            within = results.pop(arm, None)
-            if within is not None and (found := within.read()) is not None:
-                knobs = arm.compared(in_updates=what == "updates")
-                about = {"arm": at, "begin_s": begin_s, "what": what, "knobs": knobs}
-                self.program.event({"event": "arm_results", **about, **found})
 
     def _order(self, at: int, number: int) -> str:
         """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a
@@ -334,8 +315,7 @@ class SwitchArms(Task):
                         os.environ.update(self.order.get("caches", {}))
                     arm.on()
                     self._on = arm
-                    if arm in self._updates:
-                        self._updates[arm].watch(arm.own_groups())
+                    self._results.watch(arm)
                 else:
                     self._switch_off(at, told=True)
                 yield from self._wash_out(arm)
@@ -348,8 +328,7 @@ class SwitchArms(Task):
     def _switch_off(self, at: int, told: bool = False) -> None:
         arm, self._on = self._arms[at], None
         was_on = arm.is_on
-        if arm in self._updates:
-            self._updates[arm].unwatch()
+        self._results.unwatch(arm)
         try:
             arm.off()
         except NotSwitched:

@@ -32,6 +32,8 @@ _KEYED = re.compile(
     r"|CXX|CUTEDSL_ENABLE_AUTOTUNING|CUTLASS_EPILOGUE_FUSION"
     r"|ENABLE_(PERSISTENT_TMA_MATMUL|TEMPLATE_TMA_STORE|TMA_LOAD_FOR_TEMPLATE_EPILOGUE)"
 )
+_COMPILER = "g++"
+"""What inductor calls where CXX names nothing; its keys hold this text then."""
 _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
@@ -105,7 +107,9 @@ def differing_variables(origin: PackOrigin, env: Mapping[str, str]) -> list[str]
     names = sorted(name for name in {*origin.variables, *env} if _KEYED.fullmatch(name) is not None)
     found = []
     for name in names:
-        then, now = origin.variables.get(name), env.get(name)
+        then, now = (each.get(name) for each in (origin.variables, env))
+        if name == "CXX" and (then or _COMPILER) == (now or _COMPILER):
+            continue
         if then != now:
             packed = "packed without it" if then is None else f"packed with {then}"
             found.append(f"{name}: {packed}, here {'not set' if now is None else now}")
@@ -216,7 +220,7 @@ def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
     """Return the first line of the version of inductor's C++ compiler; empty if there is no compiler."""
     try:
         ended = subprocess.run(
-            [env.get("CXX") or "g++", "--version"],
+            [env.get("CXX") or _COMPILER, "--version"],
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,

@@ -4,7 +4,7 @@ loses."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,7 @@ where the hand gains 5% or more. `~` marks what its pairs did not decide, `=` wh
 "Losses" are those that the program prints: how far the recipe's are from the program's own at the same step,
 and how far the latter are from each other between runs; `same` is 5%, or twice its own.
 `make field` generates this page from the results."""
-EARLIER = """As first run: [result](../../benchmarks/results/field_first_{device}.json). What went wrong there
-was mended, and tuned anew: [once](../../benchmarks/results/field_second_{device}.json), and as told here."""
+EARLIER = "As first run: [result](../../benchmarks/results/{first}). What went wrong there was mended"
 
 
 def page(results: Sequence[Path], power: Path | None) -> str:
@@ -129,8 +128,9 @@ def _of_device(file: Path, result: dict[str, Any]) -> list[str]:
     where = f"[Result](../../benchmarks/results/{file.name}): {on}, torch {versions.get('torch', '?')}."
     place = PLACES[device]
     lines = [f"\n## {place[0].upper()}{place[1:]}\n", where]
-    if file.with_stem(f"field_first_{device}").is_file():
-        lines += ["", EARLIER.format(device=device)]
+    lines += _earlier(file, device, result)
+    if note := result.get("note"):
+        lines += ["", note]
     lines += ["", _row(HEADS), "| --- " * len(HEADS) + "|"]
     lines += [
         _row([*cells(row), _percent(share_of_gain(row)), _losses(row)]) for row in rows if row.get("tune")
@@ -139,6 +139,19 @@ def _of_device(file: Path, result: dict[str, Any]) -> list[str]:
     if reasons:
         lines += ["\nWithout an answer, and why:\n", *(f"- {reason}" for reason in reasons)]
     return lines
+
+
+def _earlier(file: Path, device: str, result: dict[str, Any]) -> Iterator[str]:
+    """Yield what is said of earlier runs, if their results are kept."""
+    first, second = (file.with_stem(f"field_{which}_{device}") for which in ("first", "second"))
+    if not first.is_file():
+        return
+    before = json.loads(first.read_text())
+    kernels = [one.get("hardware", {}).get("host.kernel") for one in (before, result)]
+    elsewhere = ", on another machine" if kernels[0] != kernels[1] else ""
+    once = f": [once](../../benchmarks/results/{second.name}), and" if second.is_file() else ","
+    yield ""
+    yield f"{EARLIER.format(first=first.name)}, and tuned anew{once} as told here{elsewhere}."
 
 
 def _losses(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from functools import partial
 
@@ -152,7 +153,7 @@ class OptimizerSite(Site):
         if options.get("differentiable"):
             return "the optimizer is differentiable, which excludes fused"
         devices = set(self.torch.utils._foreach_utils._get_fused_kernels_supported_devices())
-        if issubclass(kind, self.torch.optim.Adagrad) and not self._has_kernel("_fused_adagrad_", "CUDA"):
+        if issubclass(kind, self.torch.optim.Adagrad) and not self._takes_cuda():
             devices.discard("cuda")
         for parameter in _parameters(options["params"]):
             if not parameter.is_floating_point():
@@ -166,8 +167,16 @@ class OptimizerSite(Site):
                 return _SPARSE
         return ""
 
+    def _takes_cuda(self) -> bool:
+        """Tell whether torch has a fused Adagrad for CUDA, which only newer versions have: older ones refuse
+        it in the optimizer's own code."""
+        try:
+            refuses = "cuda_unsupported" in inspect.getsource(self.torch.optim.Adagrad)
+        except (OSError, TypeError):
+            refuses = False
+        return not refuses and self._has_kernel("_fused_adagrad_", "CUDA")
+
     def _has_kernel(self, operator: str, device: str) -> bool:
-        """Tell whether torch has the operator for a device; which has kernels differs by version."""
         asked = getattr(self.torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
         try:
             return asked is not None and bool(asked("aten::" + operator, device))

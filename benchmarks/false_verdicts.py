@@ -358,6 +358,17 @@ SCENARIOS = (
         for name, speedup in (("1.5 times as fast", 1.5), ("twice as fast", 2.0), ("2.7 times as fast", 2.7))
         for num in (2, 3, 4)
     ),
+    *(
+        Scenario(f"A/A, at most 3 pairs, {name}", noise, max_pairs=3, at_most=FALSE)
+        for name, noise in (
+            ("heavy tails (t3)", student_t3),
+            ("autocorrelation 0.5", autocorrelated(0.5)),
+            ("two modes", two_modes(0.5)),
+            ("two modes, hardly other noise", two_modes(0.5, rest=0.1)),
+            ("second run of a pair 5% slower", second_is_slower),
+        )
+    ),
+    Scenario("2.9 times as fast, at most 3 pairs, sd 10%", normal, sd=0.1, speedup=2.9, max_pairs=3),
 )
 
 

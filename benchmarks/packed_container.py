@@ -304,8 +304,8 @@ class InRoot(Place):
         return str(Path("/mnt") / path.relative_to(self._work))
 
     def run(self, command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        return self._root.run(command, {"HOME": HOME, "USER": "app", **kept, **env}, cwd=PROGRAM)
+        variables = {name: os.environ[name] for name in KEPT if name in os.environ}
+        return self._root.run(command, {"HOME": HOME, "USER": "app", **variables, **env}, cwd=PROGRAM)
 
 
 class HomeOnly(Place):

@@ -143,15 +143,16 @@ def _of_device(file: Path, result: dict[str, Any]) -> list[str]:
 
 def _earlier(file: Path, device: str, result: dict[str, Any]) -> Iterator[str]:
     """Yield what is said of earlier runs, if their results are kept."""
-    first, second = (file.with_stem(f"field_{which}_{device}") for which in ("first", "second"))
+    first, *later = (file.with_stem(f"field_{which}_{device}") for which in ("first", "second", "third"))
     if not first.is_file():
         return
     before = json.loads(first.read_text())
     kernels = [one.get("hardware", {}).get("host.kernel") for one in (before, result)]
     elsewhere = ", on another machine" if kernels[0] != kernels[1] else ""
-    once = f": [once](../../benchmarks/results/{second.name}), and" if second.is_file() else ","
+    links = [f"[result](../../benchmarks/results/{one.name}), " for one in later if one.is_file()]
+    told = f": {''.join(links)}and" if links else ","
     yield ""
-    yield f"{EARLIER.format(first=first.name)}, and tuned anew{once} as told here{elsewhere}."
+    yield f"{EARLIER.format(first=first.name)}, and tuned anew{told} as told here{elsewhere}."
 
 
 def _losses(row: Row) -> str:

@@ -62,7 +62,7 @@ class Guards:
         """Keep a comparison of calls or updates within a running program if its results are right; else
         separate runs decide.
 
-        Of calls that take the same inputs, some settings are seen, such as those of a decoder, in no result.
+        Both calls take the same inputs, so they tell nothing of some settings, such as a decoder's.
         """
         chosen = arm(
             setting

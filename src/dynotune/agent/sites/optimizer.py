@@ -177,9 +177,9 @@ class OptimizerSite(Site):
         return not refuses and self._has_kernel("_fused_adagrad_", "CUDA")
 
     def _has_kernel(self, operator: str, device: str) -> bool:
-        asked = getattr(self.torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+        has_kernel = getattr(self.torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
         try:
-            return asked is not None and bool(asked("aten::" + operator, device))
+            return has_kernel is not None and bool(has_kernel("aten::" + operator, device))
         except RuntimeError:  # there is no such operator
             return False
 

@@ -23,9 +23,9 @@ class ResultsOfArms:
 
     def __init__(self, program: Program, arms: Sequence[ArmSwitch], order: dict[str, Any]) -> None:
         wanted, rounding = order.get("num_results", 0), order.get("rounding", 0.0)
-        asked = arms if wanted else ()
-        self._calls = {arm: ResultsWithin(program, wanted, rounding) for arm in asked if arm.changes_calls}
-        self._updates = {arm: UpdatesWithin(program, wanted) for arm in asked}
+        compared = arms if wanted else ()
+        self._calls = {arm: ResultsWithin(program, wanted, rounding) for arm in compared if arm.changes_calls}
+        self._updates = {arm: UpdatesWithin(program, wanted) for arm in compared}
 
     @property
     def compares_calls(self) -> bool:
@@ -66,5 +66,5 @@ class ResultsOfArms:
         """Yield what was found of the candidate, as fields of events, and forget it."""
         for what, results in (("outputs", self._calls), ("updates", self._updates)):
             within = results.pop(arm, None)
-            if within is not None and (found := within.read()) is not None:
-                yield {"what": what, "knobs": arm.compared(in_updates=what == "updates"), **found}
+            if within is not None and (fields := within.read()) is not None:
+                yield {"what": what, "knobs": arm.compared(in_updates=what == "updates"), **fields}

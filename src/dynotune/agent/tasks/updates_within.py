@@ -183,20 +183,20 @@ def _picked(torch: Any, optimizer: Any) -> list[tuple[int, Any]]:
 
     Raises TypeError: one of them is of a kind that cannot be copied.
     """
-    found = [
+    updated = [
         (at, parameter)
         for at, group in enumerate(optimizer.param_groups)
         for parameter in group["params"]
         if parameter.grad is not None
     ]
     kinds: dict[Any, tuple[int, Any]] = {}
-    for at, parameter in found:
+    for at, parameter in updated:
         is_usual = type(parameter) in (torch.Tensor, torch.nn.Parameter) and is_plain(torch, parameter)
         if not is_usual or not is_plain(torch, parameter.grad):
             raise TypeError("a parameter or its gradient is of another kind")
         kinds.setdefault((at, parameter.dtype, parameter.device), (at, parameter))
-    num = min(len(found), LEAST_PARAMETERS)
-    spread = [found[at * (len(found) - 1) // max(1, num - 1)] for at in range(num)]
+    num = min(len(updated), LEAST_PARAMETERS)
+    spread = [updated[at * (len(updated) - 1) // max(1, num - 1)] for at in range(num)]
     return list({id(one[1]): one for one in (*kinds.values(), *spread)}.values())
 
 

@@ -33,7 +33,7 @@ _KEYED = re.compile(
     r"|ENABLE_(PERSISTENT_TMA_MATMUL|TEMPLATE_TMA_STORE|TMA_LOAD_FOR_TEMPLATE_EPILOGUE)"
 )
 _COMPILER = "g++"
-"""What inductor calls where CXX names nothing; its keys hold this text then."""
+"""The compiler that inductor calls if CXX names none; its keys hold this text then."""
 _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 

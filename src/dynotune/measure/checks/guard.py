@@ -48,6 +48,17 @@ NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
 """If a program's own losses differ so much that a difference of this size would pass, nothing can be
 concluded."""
+
+
+class _Wording(NamedTuple):
+    """Words of a judgement by a reference: what the results lie apart from, and what explains such a
+    distance."""
+
+    reference: str
+    explains: str
+
+
+_AGAINST_BASELINE = _Wording("the baseline's", "rounding errors in its weights alone explain")
 Asked = tuple[str, Sequence[Setting], dict[str, Any]]
 """A run to make: its name, its settings, and fields of `CheckResults`."""
 
@@ -317,17 +328,6 @@ def compared(
         if num_not_finite
         else _reason(what, worst, tolerance, source) + _without(own.reference),
     )
-
-
-class _Wording(NamedTuple):
-    """Words of a judgement by a reference: what the results lie apart from, and what explains such a
-    distance."""
-
-    reference: str
-    explains: str
-
-
-_AGAINST_BASELINE = _Wording("the baseline's", "rounding errors in its weights alone explain")
 
 
 def _by_reference(
